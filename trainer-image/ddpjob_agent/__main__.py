@@ -16,6 +16,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from ddpjob_agent.c10d.budget import limits_for
 from ddpjob_agent.forkserver.parent_death import die_with_parent
 from ddpjob_agent.launchers import mpi_helpers
 from ddpjob_agent.net.sockets.descriptors import raise_limit
@@ -26,7 +27,7 @@ from ddpjob_agent.service.boot_count import next_boot
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_agent.worker.agent import Agent
 from ddpjob_agent.worker.key_file import close_memory, read_job_key, take_worker_keys
-from ddpjob_agent.worker.settings import UsageError, read_settings, required
+from ddpjob_agent.worker.settings import UsageError, memory_bytes, read_settings, required
 from ddpjob_protocol.environment import ENV_KEYS
 from ddpjob_protocol.exit_codes import Exit
 
@@ -95,7 +96,8 @@ async def _run_service(options: argparse.Namespace, environment: Mapping[str, st
     key = read_job_key(required(environment, ENV_KEYS))
     boot = next_boot(options.boot_file) if options.boot_file else 1
     state = initial_state(options.term, boot, time.time() - time.monotonic())
-    server = asyncio.ensure_future(RendezvousServer(state, key).run(options.host, options.port))
+    service = RendezvousServer(state, key, limits_for(memory_bytes(environment)))
+    server = asyncio.ensure_future(service.run(options.host, options.port))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.cancel)
     try:
         with contextlib.suppress(asyncio.CancelledError):

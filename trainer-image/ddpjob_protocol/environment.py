@@ -9,6 +9,7 @@ ENV_WORKER = "DDPJOB_WORKER"  # name of the worker, unique within the job
 ENV_PROCESSES = "DDPJOB_PROCESSES"  # number of processes of this worker
 ENV_SERVICE = "DDPJOB_SERVICE"  # host:port of the rendezvous service; IPv6 as [host]:port
 ENV_KEYS = "DDPJOB_KEYS"  # file with the keys of the pod
+ENV_MEMORY_BYTES = "DDPJOB_MEMORY_BYTES"  # limit of the service's memory
 ENV_ADDRESS = "DDPJOB_ADDRESS"  # address at which other workers reach this worker
 ENV_ORPHAN_SECONDS = "DDPJOB_ORPHAN_SECONDS"  # without the service for this time: stop
 ENV_STUCK_SECONDS = "DDPJOB_STUCK_SECONDS"  # a live process without movement in a broken step

@@ -61,6 +61,7 @@ from ddpjob_protocol.environment import (
     ENV_GRACE_SECONDS,
     ENV_JOB_UID,
     ENV_KEYS,
+    ENV_MEMORY_BYTES,
     ENV_SERVICE,
     ENV_SNAPSHOT_BYTES,
     ENV_SNAPSHOT_DIR,
@@ -70,6 +71,7 @@ from ddpjob_protocol.environment import (
 from ddpjob_protocol.keys.credentials import JobKey
 
 AGENT_IN_IMAGE = "/opt/ddpjob/agent.pyz"
+MEMORY_LIMIT = {"resourceFieldRef": {"resource": "limits.memory"}}
 AGENT_FOLDER = "/ddpjob"
 STATE_FOLDER = "/state"
 # Seconds until the rendezvous pod is evicted from a node that the control plane has lost.
@@ -115,7 +117,10 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, key: Job
             *("python3", AGENT_IN_IMAGE, "rendezvous", "--port", str(constants.SERVICE_PORT)),
             *("--term", str(action.term), "--boot-file", f"{STATE_FOLDER}/boot"),
         ],
-        "env": variables({ENV_KEYS: f"{KEYS_FOLDER}/{KEYS_FILE}", ENV_JOB_UID: job.metadata.uid}),
+        "env": [
+            *variables({ENV_KEYS: f"{KEYS_FOLDER}/{KEYS_FILE}", ENV_JOB_UID: job.metadata.uid}),
+            {"name": ENV_MEMORY_BYTES, "valueFrom": MEMORY_LIMIT},
+        ],
         "ports": [{"name": "rendezvous", "containerPort": constants.SERVICE_PORT}],
         "readinessProbe": {
             "httpGet": {"path": "/healthz", "port": "rendezvous"},

@@ -10,14 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.membership.views import NOW, hello
+from ddpjob_agent.c10d.budget import Hold
 from ddpjob_agent.c10d.protocol import MAX_BYTES, Op, Request, encode_request
+from ddpjob_agent.c10d.writes import MAX_VERSION
 from ddpjob_agent.net.framing import Connection, FrameKeys
 from ddpjob_agent.net.sockets.listening import STREAM_BYTES
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.registration import on_expectation, on_hello
 from ddpjob_agent.registry.state.registry_state import RegistryState, initial_state
 from ddpjob_agent.service.c10d_session import StoreSession
-from ddpjob_agent.service.c10d_stores import MAX_VERSION, MembershipStores
+from ddpjob_agent.service.c10d_stores import MembershipStores
 from ddpjob_protocol.codec import DecodeError, encode
 from ddpjob_protocol.messages.control import Expectation, Policy
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
@@ -103,7 +105,7 @@ async def hear(sent: list[Any], *, restarted: bool) -> bytes:
                     worker, {"membership": FIRST, "first": True, "writes": [], "version": 9}
                 )
         ping = encode_request(Request(Op.ADD, (b"of b",), number=1))
-        answer = await stores.answer("b", 1, FIRST, ping)
+        answer = await stores.answer("b", 1, FIRST, ping, Hold(stores.budget, "b"))
         assert answer.reply == (1).to_bytes(8, "little")
         assert 0 < answer.version < MAX_VERSION + 100
         return bytes(sink.data)

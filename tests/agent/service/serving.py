@@ -19,6 +19,7 @@ from ddpjob_operator.rendezvous.client import (
     connect_directly,
 )
 from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.environment import ENV_MEMORY_BYTES
 from ddpjob_protocol.messages.agent import PROTOCOL, Message
 from ddpjob_protocol.messages.control import Expectation, Policy, Report
 from ddpjob_protocol.messages.membership import Member, Membership
@@ -39,8 +40,9 @@ IMPATIENT = Policy(settle=0, heartbeat_deadline=4.0)  # where it is to run out
 class Service:
     """The process; `kill` and `start` are a restart of its container."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, memory: int | None = None) -> None:
         self.port = free_port()
+        self._limits = {} if memory is None else {ENV_MEMORY_BYTES: str(memory)}
         self._boots = folder / "boots"
         self._keys = service_file(folder)
         self.process: Program
@@ -48,7 +50,7 @@ class Service:
     def start(self) -> None:
         self.process = start_agent(
             "rendezvous", "--port", str(self.port), "--boot-file", str(self._boots),
-            env={**os.environ, "DDPJOB_KEYS": self._keys},
+            env={**os.environ, "DDPJOB_KEYS": self._keys, **self._limits},
         )  # fmt: skip
 
     async def ended(self) -> int:
@@ -127,8 +129,8 @@ class Agent:
 class Job:
     """A service with a client and agents."""
 
-    def __init__(self, folder: Path) -> None:
-        self.service = Service(folder)
+    def __init__(self, folder: Path, memory: int | None = None) -> None:
+        self.service = Service(folder, memory)
         self.client = ServiceClient(connect_directly("127.0.0.1", self.service.port), KEY.operator)
         self.agents: list[Agent] = []
 
@@ -167,8 +169,8 @@ async def until(attempt: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def a_job(folder: Path) -> AsyncIterator[Job]:
-    job = Job(folder)
+async def a_job(folder: Path, memory: int | None = None) -> AsyncIterator[Job]:
+    job = Job(folder, memory)
     job.service.start()
     try:
         yield job
@@ -179,9 +181,11 @@ async def a_job(folder: Path) -> AsyncIterator[Job]:
         await job.service.kill()
 
 
-def run(body: Callable[[Job], Awaitable[None]], folder: Path) -> None:
+def run(body: Callable[[Job], Awaitable[None]], folder: Path, memory: int | None = None) -> None:
+    """Run the body with a job, whose service has this much memory for its limits."""
+
     async def main() -> None:
-        async with a_job(folder) as job:
+        async with a_job(folder, memory) as job:
             await asyncio.wait_for(body(job), 2 * PATIENCE_SECONDS)
 
     asyncio.run(main())

@@ -53,6 +53,13 @@ def test_rendezvous_pod_is_safe() -> None:
     }
 
 
+def test_rendezvous_pod_knows_its_memory() -> None:
+    container = trainer(rendezvous_manifest(), "rendezvous")
+    source = {"resourceFieldRef": {"resource": "limits.memory"}}
+    assert {"name": "DDPJOB_MEMORY_BYTES", "valueFrom": source} in container["env"]
+    assert container["resources"]["limits"]["memory"] == "256Mi"
+
+
 def test_rendezvous_pod_says_which_one_it_is_and_counts_its_starts() -> None:
     pod = rendezvous_manifest(term=7)
     assert pod["metadata"]["name"] == "digits-rendezvous-7"

@@ -56,6 +56,10 @@ class Holders:
         keys = list(self._asks.get(worker, ()))[:limit]
         return [(key, self._keys[key].what) for key in keys]
 
+    def asked(self, worker: str) -> int:
+        """Return the number of keys for which this worker has not confirmed."""
+        return len(self._asks.get(worker, ()))
+
     def confirm(self, worker: str, key: bytes, what: Forget, *, left: bool) -> None:
         """Record that a worker has forgotten; `left`: it still keeps other writes of the key."""
         held = self._keys.get(key)

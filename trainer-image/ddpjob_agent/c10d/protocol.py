@@ -59,6 +59,9 @@ class Op(enum.IntEnum):
 
 
 BLOCKING = frozenset({Op.WAIT, Op.BARRIER})
+WRITES = frozenset(
+    {Op.SET, Op.MULTI_SET, Op.COMPARE_SET, Op.ADD, Op.APPEND, Op.QUEUE_PUSH, Op.BARRIER}
+)  # those that add to the store
 
 # Arguments after the command byte: k is a key, v a value, i an int64, u a uint32. K is a count
 # and its keys, P a count and its pairs of key and value.
@@ -117,14 +120,15 @@ def encode_request(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def decode_request(data: bytes) -> Request:
+def decode_request(data: bytes | bytearray) -> Request:
     """Return the request from its encoded form; raise ProtocolError if the form is invalid."""
+    view = memoryview(data)
     parsing, at, size = _parse(), 0, 0
     try:
         size = next(parsing)
         while at + size <= len(data):
             begin, at = at, at + size
-            size = parsing.send(data[begin:at])
+            size = parsing.send(bytes(view[begin:at]))
     except StopIteration as end:
         if at != len(data):
             raise ProtocolError(f"{len(data) - at} bytes after a request") from None

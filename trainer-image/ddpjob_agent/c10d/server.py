@@ -50,25 +50,25 @@ class StoreBackend:
         """Wait for the reply and return it."""
         return (await self.apply(request)).reply
 
-    async def apply(self, request: Request) -> Applied:
-        """Execute the request; return its reply and what it changed."""
+    async def apply(self, request: Request, writer: str = "") -> Applied:
+        """Execute the request of a worker; return its reply and what it changed."""
         if request.op is Op.BARRIER:
-            return await self._barrier(request)
+            return await self._barrier(request, writer)
         if request.op is Op.WAIT:
             return Applied(await self._wait(request))
-        applied = self._store.apply(request)
+        applied = self._store.apply(request, writer)
         assert applied is not None
         self._wake(applied.changed)
         return applied
 
-    async def _barrier(self, request: Request) -> Applied:
-        arrival = await self.apply(Request(Op.ADD, request.keys, number=1))
+    async def _barrier(self, request: Request, writer: str) -> Applied:
+        arrival = await self.apply(Request(Op.ADD, request.keys, number=1), writer)
         try:
             reply = await self._wait(request)
         except asyncio.CancelledError:
             # After a reconnect the agent sends the request again: it must not count twice.
             if self._store.apply(request) is None:
-                self._store.apply(Request(Op.ADD, request.keys, number=-1))
+                self._store.apply(Request(Op.ADD, request.keys, number=-1), writer)
             raise
         return dataclasses.replace(arrival, reply=reply)
 

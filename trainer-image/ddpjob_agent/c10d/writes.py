@@ -14,12 +14,16 @@ import enum
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddpjob_agent.c10d.budget import ITEM_BYTES
 from ddpjob_agent.c10d.protocol import Op
+from ddpjob_protocol.codec import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ddpjob_agent.c10d.protocol import Request
+
+MAX_VERSION = 2**62
 
 
 class Kind(enum.IntEnum):
@@ -79,6 +83,14 @@ def writes_of(request: Request, version: int, total: int = 0) -> tuple[Write, ..
     return (Write(kind, keys[0], version, request.values[-1]),)
 
 
+def check_write(write: Write) -> Write:
+    """Return a write that a worker sent; raise DecodeError if it is odd."""
+    lacks_data = write.data is None and write.kind in (Kind.APPEND, Kind.PUSH)
+    if not 0 < write.version < MAX_VERSION or lacks_data:
+        raise DecodeError(f"write of version {write.version} without data or with an odd version")
+    return write
+
+
 class _Kept:
     """The writes of one key."""
 
@@ -86,6 +98,7 @@ class _Kept:
         self.values: list[Write] = []  # a VALUE comes first
         self.pop: Write | None = None
         self.pushes: deque[Write] = deque()  # in the order of versions
+        self.size = 0  # bytes
 
     def __iter__(self) -> Iterator[Write]:
         yield from self.values
@@ -100,6 +113,7 @@ class _Kept:
                 later.append(self.pushes.pop())
             self.pushes.append(write)
             self.pushes.extend(reversed(later))
+            self.size += _size(write)
             if self.pop:
                 self.forget(Forget(0, self.pop.version))
         elif write.kind is Kind.POP:
@@ -108,15 +122,17 @@ class _Kept:
             self.forget(Forget(0, write.version))
         elif not (self.values and _replaces(self.values[0], write)):
             self.values.append(write)
+            self.size += _size(write)
             if write.kind is Kind.VALUE:
                 self.forget(Forget(write.version, 0))
 
     def forget(self, what: Forget) -> None:
         if what.below:
+            self.size -= sum(_size(each) for each in self.values if each.version < what.below)
             left = (each for each in self.values if each.version >= what.below)
             self.values = sorted(left, key=lambda each: each.version)
         while self.pushes and self.pushes[0].version <= what.upto:
-            self.pushes.popleft()
+            self.size -= _size(self.pushes.popleft())
         if self.pop and self.pop.version < what.upto:
             self.pop = None
 
@@ -126,17 +142,23 @@ class OwnWrites:
 
     def __init__(self) -> None:
         self._keys: dict[bytes, _Kept] = {}
+        self.size = 0  # bytes
 
     def add(self, write: Write) -> None:
         """Keep a write, and drop those that it replaces. The order of the calls does not matter."""
-        self._keys.setdefault(write.key, _Kept()).add(write)
+        kept = self._keys.setdefault(write.key, _Kept())
+        self.size -= kept.size
+        kept.add(write)
+        self.size += kept.size
 
     def forget(self, key: bytes, what: Forget) -> bool:
         """Drop what is not needed of a key; return whether something of it is left."""
         kept = self._keys.get(key)
         if kept is None:
             return False
+        self.size -= kept.size
         kept.forget(what)
+        self.size += kept.size
         if any(True for _ in kept):
             return True
         del self._keys[key]
@@ -145,10 +167,15 @@ class OwnWrites:
     def clear(self) -> None:
         """Drop all writes."""
         self._keys.clear()
+        self.size = 0
 
     def __iter__(self) -> Iterator[Write]:
         for kept in self._keys.values():
             yield from kept
+
+
+def _size(write: Write) -> int:
+    return ITEM_BYTES + len(write.key) + len(write.data or b"")
 
 
 def _replaces(base: Write, write: Write) -> bool:

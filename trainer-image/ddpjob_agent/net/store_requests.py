@@ -2,7 +2,8 @@
 
 It sends open requests again after a reconnect. It keeps the writes of this agent, for a service
 that was started again and asks for them. Requests, answers and writes travel in parts, so no frame
-grows with them, and heartbeats pass between the parts.
+grows with them, and heartbeats pass between the parts. A request waits while this agent keeps more
+writes than the service allows: what others have replaced is forgotten soon.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import base64
 import contextlib
 import dataclasses
 import itertools
+import sys
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.c10d.protocol import ProtocolError, encode_request
+from ddpjob_agent.c10d.protocol import WRITES, Op, ProtocolError, encode_request
 from ddpjob_agent.c10d.writes import Forget, Forgotten, OwnWrites, writes_of
 from ddpjob_agent.net.parts import PART_BYTES, parts_of
 from ddpjob_protocol.codec import decode, encode
@@ -60,6 +62,9 @@ class StoreRequests:
         self._sending = asyncio.Lock()  # one request in parts at a time
         self._tasks: set[asyncio.Task[None]] = set()
         self._newest = 0
+        self._most = sys.maxsize  # bytes of writes that it may keep
+        self._room = asyncio.Event()  # set while it keeps no more
+        self._room.set()
 
     def bind(self, membership: str, *, block_stale_requests: bool = False) -> None:
         """Send requests to this membership's store; requests to an older store fail.
@@ -75,6 +80,7 @@ class StoreRequests:
             return
         self.membership = membership
         self.writes.clear()
+        self._room.set()
         self._version = 0
         for pending in self._pending.values():
             if not pending.answer.done():
@@ -82,14 +88,17 @@ class StoreRequests:
 
     @property
     def settled(self) -> int:
-        """The number below which every request has its answer."""
-        return min(self._pending, default=self._newest + 1)
+        """The number below which every request that may write has its answer."""
+        writing = (n for n, each in self._pending.items() if each.request.op is not Op.WAIT)
+        return min(writing, default=self._newest + 1)
 
     async def execute(self, request: Request, membership: str) -> bytes:
         """Execute a request over reconnections.
 
         Raise StaleMembershipError, or ProtocolError if the service refuses the request.
         """
+        if request.op in WRITES:
+            await self._room.wait()
         if membership != self.membership:
             raise StaleMembershipError(membership)
         left = self._left
@@ -176,14 +185,22 @@ class StoreRequests:
             return
         del self._pending[pending.number]
         version = message.get("version", 0)
+        self._most = message.get("keeps", self._most)
         if pending.membership == self.membership:
             self._version = max(self._version, version)
             for write in writes_of(pending.request, version, message.get("total", 0)):
                 self.writes.add(write)
+            self._update_room()
         if not pending.answer.done():
             pending.answer.set_result(message)
 
     # --- writes -----------------------------------------------------------------------------------
+
+    def _update_room(self) -> None:
+        if self.writes.size > self._most:
+            self._room.clear()
+        else:
+            self._room.set()
 
     async def _send_writes(self, membership: str, connection: Connection) -> None:
         """Send the writes of this membership to a service that was started again."""
@@ -206,4 +223,5 @@ class StoreRequests:
             asked = decode(Forgotten, item)
             left = is_bound and self.writes.forget(asked.key, Forget(asked.below, asked.upto))
             keys.append(encode(dataclasses.replace(asked, left=left)))
+        self._update_room()
         connection.send({"type": "forgot", "membership": message["membership"], "keys": keys})

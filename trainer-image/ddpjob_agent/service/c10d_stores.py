@@ -8,6 +8,8 @@ The first torchrun to join a rendezvous would poll again only after a second. Th
 answers a join only once all members have joined, with the state of that moment. torchrun handles
 the answer as a lost race, finds itself in the state, and continues at once (docs/adr/0013).
 
+The memory of a store is bounded, in all and for each member (docs/adr/0073).
+
 May not: open connections, or decide which workers are members; `registry.decisions` does.
 """
 
@@ -17,64 +19,85 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+import time
+from typing import TYPE_CHECKING, Any
 
+from ddpjob_agent.c10d.budget import (
+    ANSWER_BYTES,
+    KEY_BYTES,
+    Budget,
+    Hold,
+    StoreFullError,
+    limits_for,
+)
 from ddpjob_agent.c10d.holders import Holders
-from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request, decode_request, encode_bytes
+from ddpjob_agent.c10d.protocol import (
+    WRITES,
+    Op,
+    ProtocolError,
+    Request,
+    decode_request,
+    encode_bytes,
+)
 from ddpjob_agent.c10d.server import StoreBackend
 from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
-from ddpjob_agent.c10d.writes import Forget, Forgotten, Kind, Write, writes_of
+from ddpjob_agent.c10d.writes import (
+    MAX_VERSION,
+    Forget,
+    Forgotten,
+    Write,
+    check_write,
+    writes_of,
+)
+from ddpjob_agent.service.c10d_answers import (
+    Answer,
+    UnsettledAnswer,
+    is_join,
+    may_wait,
+    reads_rendezvous,
+)
 from ddpjob_agent.service.join_queue import JoinQueue
 from ddpjob_protocol.codec import DecodeError, decode, encode
+from ddpjob_protocol.messages.warnings import store_full
 from ddpjob_protocol.parsers.checks import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from ddpjob_agent.c10d.budget import Limits
     from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.messages.agent import Message
 
-TORCHRUN_KEY = b"/torch.rendezvous."  # prefix of the keys of torchrun's rendezvous
 GATHER_SECONDS = 10.0
 MAX_ASKS = 1000  # keys that one message asks a worker to forget
-MAX_VERSION = 2**62
 
 log = logging.getLogger("ddpjob.store")
-
-
-class Answer(NamedTuple):
-    """The answer to a request; a worker gets it again until it has confirmed it."""
-
-    reply: bytes = b""
-    version: int = 0
-    total: int = 0
-    refused: str = ""
-    overtaken: bool = False  # the membership has changed
-
-    def fields(self) -> Message:
-        """Return the fields of the message beside the reply."""
-        return {name: value for name, value in self._asdict().items() if value and name != "reply"}
-
-
-class _Unsettled(NamedTuple):
-    """An answer that may get lost; without the values that the request itself has."""
-
-    answer: Answer
-    writes: tuple[Write, ...]
 
 
 class MembershipStores:
     """The stores of one job's memberships; one at a time."""
 
-    def __init__(self, state: RegistryState) -> None:
+    def __init__(
+        self,
+        state: RegistryState,
+        limits: Limits | None = None,
+        on_warning: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_warning = on_warning
+        self.limits = limits or limits_for(None)
         self._state = state
         self._membership = ""
         self._renew()
 
     def _renew(self) -> None:
+        self.budget = Budget(self.limits)
+        self._warned: set[str] = set()  # workers
+        self._restored: dict[str, int] = {}  # bytes of `_writes` by worker
         self._state.ranks = TorchrunRanks()
-        self._unsettled: dict[str, dict[int, _Unsettled]] = {}  # by worker and number of request
+        self._unsettled: dict[
+            str, dict[int, UnsettledAnswer]
+        ] = {}  # by worker and number of request
         self._holders = Holders()
         self._missing: set[str] = set()  # members that have not sent all their writes
         self._writes: dict[str, list[Write]] = {}  # by worker, until no one is missing
@@ -101,11 +124,11 @@ class MembershipStores:
 
     def _open(self) -> None:
         writes = [write for each in self._writes.values() for write in each]
-        self._store = Store(writes, self._version)
+        self._store = Store(writes, self._version, self.budget)
         self._backend = StoreBackend(self._store)
         for worker, own in self._writes.items():
             self._settle(worker, own)
-        self._writes = {}
+        self._writes, self._restored = {}, {}
         self._ready.set()
 
     # --- writes of members ------------------------------------------------------------------------
@@ -122,7 +145,10 @@ class MembershipStores:
         writes = self._writes.setdefault(worker, [])
         if message.get("first"):
             writes.clear()
-        writes += [_check(decode(Write, item)) for item in message["writes"]]
+            self._restored[worker] = 0
+        found = [check_write(decode(Write, item)) for item in message["writes"]]
+        self._count_restored(worker, found)
+        writes += found
         if "version" not in message:
             return
         version = count(message["version"], "writes.version", MAX_VERSION)
@@ -132,11 +158,21 @@ class MembershipStores:
         if not self._missing:
             self._open()
 
+    def _count_restored(self, worker: str, writes: Iterable[Write]) -> None:
+        """Count writes of a lost store; also such that were replaced, and not yet forgotten."""
+        size = sum(KEY_BYTES + len(each.key) + len(each.data or b"") for each in writes)
+        limit = self.limits.total + self.limits.member
+        if sum(self._restored.values()) + size > limit:
+            raise DecodeError(f"the writes of all workers are more than {limit} bytes")
+        self._restored[worker] = self._restored.get(worker, 0) + size
+
     def settle(self, worker: str, number: int) -> None:
         """Forget the answers to this worker's requests below a number: the worker has them."""
         unsettled = self._unsettled.get(worker, {})
         for each in [each for each in unsettled if each < number]:
-            self._settle(worker, unsettled.pop(each).writes)
+            settled = unsettled.pop(each)
+            self.budget.count(worker, -settled.size)
+            self._settle(worker, settled.writes)
 
     def _settle(self, worker: str, writes: Iterable[Write]) -> None:
         self._holders.settle(worker, writes)
@@ -149,15 +185,17 @@ class MembershipStores:
         keys = [encode(Forgotten(key, what.below, what.upto)) for key, what in asks]
         return {"type": "forget", "membership": self._membership, "keys": keys} if keys else None
 
-    def on_forgotten(self, worker: str, message: Mapping[str, Any]) -> None:
-        """Record what a worker has forgotten."""
+    def on_forgotten(self, worker: str, message: Mapping[str, Any]) -> bool:
+        """Record what a worker has forgotten; return whether that was asked for."""
         if message["membership"] != self._membership:
-            return
+            return False
+        before = self._holders.asked(worker)
         for item in message["keys"]:
             told = decode(Forgotten, item)
             what = Forget(told.below, told.upto)
             self._holders.confirm(worker, told.key, what, left=told.left)
             self._drop_if_dead(told.key)
+        return self._holders.asked(worker) < before
 
     def _drop_if_dead(self, key: bytes) -> None:
         version = self._holders.settled_at(key)
@@ -170,8 +208,13 @@ class MembershipStores:
         """Return whether requests of this worker to the store of this membership are answered."""
         return membership == self._membership and self._state.is_member(worker)
 
-    async def answer(self, worker: str, number: int, membership: str, data: bytes) -> Answer:
-        """Answer a worker's request; execute a write once, even if the worker sends it again."""
+    async def answer(
+        self, worker: str, number: int, membership: str, data: bytes | bytearray, hold: Hold
+    ) -> Answer:
+        """Answer a worker's request; execute a write once, even if the worker sends it again.
+
+        `hold` counts the request. It is released once the request waits no more.
+        """
         while membership == self._membership and not self._ready.is_set():
             await self._ready.wait()
         if not self.serves(worker, membership):
@@ -181,19 +224,28 @@ class MembershipStores:
             done = self._unsettled.get(worker, {}).get(number)
             if done:
                 return await self._repeat(done, request)
+            if not may_wait(request):
+                hold.release()
             return await self._execute(worker, number, request)
+        except StoreFullError as error:
+            log.warning("%s: refused a store request: %s", worker, error)
+            self.warn_full(worker, error)
+            return Answer(refused=str(error))
         except ProtocolError as error:
             log.warning("%s: refused a store request: %s", worker, error)
             return Answer(refused=str(error))
 
     async def _execute(self, worker: str, number: int, request: Request) -> Answer:
         backend, gathered, ranks = self._backend, self._gathered, self._state.ranks
+        budget = self.budget
         joins = self._joins
         unsettled = self._unsettled.setdefault(worker, {})
-        applied = await backend.apply(request)
+        if request.op in WRITES:
+            self._check_confirmations(worker, request)
+        applied = await backend.apply(request, worker)
         answer = Answer(applied.reply, applied.version, applied.total)
         if not applied.version:
-            if _reads_rendezvous(request) and not gathered.is_set():
+            if reads_rendezvous(request) and not gathered.is_set():
                 await joins.turn(worker)
                 return Answer(await backend.execute(Request(Op.GET, request.keys)))
             return answer
@@ -202,15 +254,30 @@ class MembershipStores:
             ranks.observe(worker, write.key, write.data)
         kept = b"" if request.op is Op.COMPARE_SET else applied.reply
         keys = tuple(dataclasses.replace(write, data=None) for write in writes)
-        unsettled[number] = _Unsettled(answer._replace(reply=kept), keys)
-        if _is_join(request):
+        unsettled[number] = UnsettledAnswer(answer._replace(reply=kept), keys)
+        budget.count(worker, unsettled[number].size)
+        if is_join(request):
             joins.end(worker)
             await self._gather(worker, gathered)
             return answer._replace(reply=await backend.execute(Request(Op.GET, request.keys)))
         return answer
 
-    async def _repeat(self, done: _Unsettled, request: Request) -> Answer:
-        if _is_join(request):
+    def _check_confirmations(self, worker: str, request: Request) -> None:
+        """Refuse writes of a worker that confirms no answers, or forgets nothing."""
+        kept = self._holders.asked(worker) * KEY_BYTES + ANSWER_BYTES * len(request.keys)
+        self.budget.check(worker, request.op.name, kept, 0)
+
+    def warn_full(self, worker: str, error: StoreFullError) -> None:
+        """Warn of the first request of this worker that was refused, until the membership ends."""
+        if worker in self._warned:
+            return
+        self._warned.add(worker)
+        warning = store_full(self._membership, str(error))
+        self._state.warnings.add(worker, warning, self._state.wall(time.monotonic()))
+        self._on_warning()
+
+    async def _repeat(self, done: UnsettledAnswer, request: Request) -> Answer:
+        if is_join(request):
             reply = await self._backend.execute(Request(Op.GET, request.keys))
         elif request.op is Op.COMPARE_SET:
             reply = encode_bytes(request.values[1])
@@ -230,27 +297,3 @@ class MembershipStores:
             gathered.set()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(gathered.wait(), GATHER_SECONDS)
-
-
-def _check(write: Write) -> Write:
-    if not 0 < write.version < MAX_VERSION or (write.data is None and write.kind in _WITH_DATA):
-        raise DecodeError(f"write of version {write.version} without data or with an odd version")
-    return write
-
-
-_WITH_DATA = (Kind.APPEND, Kind.PUSH)
-
-
-def _is_join(request: Request) -> bool:
-    """Return whether the request joins a torchrun rendezvous.
-
-    Without an expected value, the request only creates the key.
-    """
-    is_torchrun = request.op is Op.COMPARE_SET and request.keys[0].startswith(TORCHRUN_KEY)
-    return is_torchrun and request.values[0] != b""
-
-
-def _reads_rendezvous(request: Request) -> bool:
-    """Return whether the answer is the state of a rendezvous: of a read, or of a join that failed."""
-    is_read = request.op is Op.GET and request.keys[0].startswith(TORCHRUN_KEY)
-    return is_read or _is_join(request)

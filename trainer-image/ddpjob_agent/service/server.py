@@ -54,6 +54,7 @@ from ddpjob_protocol.parsers.report_check import check_member, check_message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ddpjob_agent.c10d.budget import Limits
     from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.keys.credentials import JobKey
     from ddpjob_protocol.messages.control import Expectation
@@ -97,17 +98,18 @@ class _Session:
 class RendezvousServer:
     """The server of one job; it runs until it is cancelled."""
 
-    def __init__(self, state: RegistryState, key: JobKey) -> None:
+    def __init__(self, state: RegistryState, key: JobKey, limits: Limits | None = None) -> None:
         self._state = state
         self._key = key
         self._board = ReportBoard(state)
         self._controller = OperatorApi(key.operator, self._board.report_after, self._on_expectation)
         self._sessions: dict[str, _Session] = {}
         self._registering: dict[str, Connection] = {}  # by worker; their hello has not arrived
-        self._store = MembershipStores(state)
         self._seal = MembershipSeal(key.memberships)
         self._orders = Orders(state, self._seal)
         self._turns = Turns(self)
+        report = functools.partial(self._turns.on_effect, Effect.REPORT)
+        self._store = MembershipStores(state, limits, report)
         self._superseded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._hosts = HostWatch()
 

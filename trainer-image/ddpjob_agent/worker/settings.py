@@ -89,6 +89,12 @@ def required(variables: Mapping[str, str], name: str) -> str:
     return value
 
 
+def memory_bytes(variables: Mapping[str, str]) -> int | None:
+    """Return the memory that the service may take, if its creator has set it. Raise UsageError."""
+    known = variables.get(env.ENV_MEMORY_BYTES)
+    return _positive(variables, env.ENV_MEMORY_BYTES) if known else None
+
+
 def _address(variables: Mapping[str, str], name: str) -> tuple[str, int]:
     try:
         return split_address(required(variables, name))

@@ -36,6 +36,7 @@ class WarningReason(str, enum.Enum):
     SIZE_FIXED = "SizeFixed"
     NOT_DISTRIBUTED = "NotDistributed"
     MODEL_NOT_KEPT = "ModelNotKept"
+    STORE_FULL = "StoreFull"
     INVALID_REPORT = "InvalidReport"
     NOT_ISOLATED = "NotIsolated"
     INVALID_SPEC = "InvalidSpec"
@@ -108,6 +109,12 @@ def unreachable(membership: str, others: Sequence[str]) -> AgentWarning:
         " Check network policies, firewalls between nodes and network.interface"
     )
     return AgentWarning(WarningReason.UNREACHABLE.value, text, membership=membership)
+
+
+def store_full(membership: str, problem: str) -> AgentWarning:
+    """Return the warning that a worker's write was refused, until the membership ends."""
+    text = f"a request of its processes was refused, and their connection closed: {problem}"
+    return AgentWarning(WarningReason.STORE_FULL.value, text, membership=membership)
 
 
 def not_distributed(membership: str, processes: int) -> AgentWarning:

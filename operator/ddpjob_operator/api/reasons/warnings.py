@@ -64,6 +64,15 @@ WARNINGS = {
         "The files in SM_MODEL_DIR are deleted with their pod.",
         "Give a volume in sagemaker.model.",
     ),
+    WarningReason.STORE_FULL: Entry(
+        "The c10d store of the job would take too much memory of its rendezvous service, in all or"
+        " for one worker.",
+        "The write is refused and its client disconnected, so the processes of that worker most"
+        " likely fail. The service and the other workers continue.",
+        "Delete keys that no process needs, or send large data between the processes. Else raise"
+        " spec.rendezvous.resources.limits.memory: three eighths of it are for the store, a quarter"
+        " for one worker's keys.",
+    ),
     WarningReason.INVALID_REPORT: Entry(
         "A script, an agent or the rendezvous service sent a report with an impossible value.",
         "The report is refused, and the job trains. Later reports count.",
