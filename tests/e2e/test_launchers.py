@@ -30,7 +30,7 @@ def mp_spawn(kubectl: Kubectl, image: str) -> None:
 def torchrun_by_hand(kubectl: Kubectl, image: str) -> None:
     job = example("01-torchrun/by-hand.yaml", image)
     shell, option, line = job["spec"]["command"]
-    line = line.replace("train.py 50 10", "multinode.py 150 10")
+    line = line.replace("train.py 50 10", "multinode.py 16 2")
     job["spec"]["command"] = [shell, option, line]
     _goes_on_when_the_first_worker_is_gone(kubectl, job, "snapshot.pt", "resuming after epoch")
 
@@ -46,16 +46,14 @@ def _goes_on_when_the_first_worker_is_gone(
     kubectl.until(lambda: found.status.get("state") == "Complete", "the end")
     log = kubectl.logs(other)
     begun = {int(epoch) for epoch in re.findall(rf"{goes_on} (\d+)", log)}
-    assert max(begun) >= 5, log
+    assert max(begun) >= 2, log
     return log
 
 
 def mpi_over_three_pods(kubectl: Kubectl, image: str) -> None:
     """Without ssh; what each process was told by the others, and what all learned."""
     job = example("10-mpi/ddpjob.yaml", image, snapshot={"files": ["weights.npz"]})
-    job["spec"]["command"] = (
-        "mpirun python3 -m mpi4py ring.py --epochs=1500 --save-every=200".split()
-    )
+    job["spec"]["command"] = "mpirun python3 -m mpi4py ring.py --epochs=400 --save-every=40".split()
     found = until_copied(kubectl, job)
     first, *others = sorted(found.workers())
     log = kubectl.logs(first)
@@ -68,7 +66,7 @@ def mpi_over_three_pods(kubectl: Kubectl, image: str) -> None:
     log = kubectl.logs(first)
     begun = [int(epoch) for epoch in re.findall(r"\d processes begin after epoch (\d+)", log)]
     assert begun[0] == 0, log
-    assert begun[1] >= 200, log
+    assert begun[1] >= 40, log
     learnt = re.findall(r"rank \d of (\d) learnt 3\.000 -2\.000 1\.000", log)
     assert len(learnt) == int(learnt[0]), log
 
@@ -90,7 +88,7 @@ def sagemaker(kubectl: Kubectl, image: str) -> None:
     job["spec"]["sagemaker"] |= {
         "channels": [{"name": "training", "volume": {"configMap": metadata}}],
         "model": {"emptyDir": {}},
-        "hyperparameters": {"epochs": "100", "batch-size": "1", "lr": "0.001"},
+        "hyperparameters": {"epochs": "20", "batch-size": "2", "lr": "0.01"},
     }
     found = until_copied(kubectl, job)
     first, *others = sorted(found.workers())

@@ -10,7 +10,7 @@ from e2e.digits import Digits
 from e2e.kubectl import Kubectl
 from e2e.nodes import Nodes
 
-EPOCHS, SAVE_EVERY = 400, 10  # of a script that knows nothing of ddpjob
+EPOCHS, SAVE_EVERY = 40, 2  # of a script that knows nothing of ddpjob
 
 
 def test_the_file_of_an_unchanged_script(kubectl: Kubectl, images: Images, nodes: Nodes) -> None:
