@@ -40,6 +40,7 @@ class Process:
         self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.is_victim = False  # the test ends it
         self.is_member = True  # False while it waits to join
+        self.logs = 0
         self.order: dict[str, Any] | None = None  # the answer to the next log
         self.promise: int | None = None  # the last step that it does in this membership
         self.assignment: Assignment | None = None
@@ -161,6 +162,7 @@ class Job:
                     answer = NOTHING
                 else:
                     self._rows.append(Row(**words))
+                    process.logs += 1
                     self.step = max(self.step, words["step"])
                     if not waits:
                         continue
@@ -169,7 +171,8 @@ class Job:
         writer.close()
 
     async def _order(self, process: Process, step: int) -> dict[str, Any]:
-        if step >= self._hold_at and process in self.members:
+        # Not in its first step: in snapshot mode it promises no last step before `due`.
+        if step >= self._hold_at and process in self.members and process.logs > 1:
             self._is_held.set()
             await self._go.wait()
         order, process.order = process.order, None
