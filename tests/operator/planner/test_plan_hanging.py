@@ -11,7 +11,12 @@ import pytest
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Observed, Rejection
 from ddpjob_operator.planner.planner import plan
-from ddpjob_operator.planner.status.stall_message import REMEDY, RESTARTS, describe_stall
+from ddpjob_operator.planner.status.stall_message import (
+    END_REMEDY,
+    REMEDY,
+    RESTARTS,
+    describe_stall,
+)
 from ddpjob_protocol.messages.control import RankGroup, Stall
 from support.builders import NOW, make_job, make_report, make_worker
 from support.planning import (
@@ -172,3 +177,22 @@ def test_who_is_waited_for(standings: tuple[RankGroup, ...], words: str) -> None
 def test_how_long_a_step_takes(usual: float | None, words: str) -> None:
     text = describe_stall(Stall(NOW.timestamp(), 7, usual, (BEHIND,)))
     assert f"when step 7 was done{words}; rank 2" in text
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        pytest.param((W2.name,), f"{W2.name} ended with exit code 0", id="one_has_ended"),
+        pytest.param((), "all are done", id="all_steps_are_done"),
+    ],
+)
+def test_commands_that_do_not_end_are_named(ended: tuple[str, ...], words: str) -> None:
+    left = (W0.name, W1.name)
+    stall = dataclasses.replace(STALL, groups=(WAITING,), ended=ended, left=left)
+    text = describe_stall(stall, restarts=True)
+    head = "no step since 2026-01-02 03:04:05 UTC, when step 412 was done"
+    waiting = f"no rank is behind, all wait for each other: ranks 0, 1 ({W0.name}, {W1.name})"
+    assert text == (
+        f"{head}; {words}, but {W0.name}, {W1.name} did not end;"
+        f" {waiting}, at train.py:40 in main; {END_REMEDY}"
+    )

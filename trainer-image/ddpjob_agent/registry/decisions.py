@@ -30,12 +30,7 @@ def decide(state: RegistryState, now: float) -> float | None:
     if state.files.update(state.view, state.workers, now, state.wall(now)):
         state.update(kept_at=now)
         again_at = now  # joiners may have waited for it
-    state.stalls.detect(
-        state.view.policy,
-        now,
-        due=_step_is_due(state),
-        changing=state.view.asked_at is not None,
-    )
+    _detect_stall(state, now)
     return _decide(state, now) if restart_if_hung(state, now) else again_at
 
 
@@ -54,10 +49,36 @@ def mark_overdue(state: RegistryState, now: float) -> bool:
 
 def _step_is_due(state: RegistryState) -> bool:
     """Return whether the processes run and have steps left."""
+    return _runs(state) and not _is_ending(state)
+
+
+def _runs(state: RegistryState) -> bool:
+    return state.phase is ServiceState.RUNNING and state.view.running
+
+
+def _is_ending(state: RegistryState) -> bool:
+    """Return whether all steps are done, or a command has ended."""
     step, total = state.history.step, state.history.total_steps
-    at_end = step is not None and total is not None and step >= total
-    over = at_end or any(worker.done or worker.finished for worker in state.workers.rows())
-    return state.phase is ServiceState.RUNNING and state.view.running and not over
+    all_steps = step is not None and total is not None and step >= total
+    return all_steps or any(worker.done or worker.finished for worker in state.workers.rows())
+
+
+def _detect_stall(state: RegistryState, now: float) -> None:
+    """Detect a hang: before the end by the steps, then by the commands that have not ended."""
+    policy, history = state.view.policy, state.history
+    last = history.step, history.step_at
+    if _runs(state) and _is_ending(state) and last[0] is not None and last[1] is not None:
+        assert state.current is not None
+        done = {row.member.worker for row in state.workers.rows() if row.done}
+        members = [member.worker for member in state.current.members]
+        ended, left = (
+            tuple(name for name in members if (name in done) is is_done)
+            for is_done in (True, False)
+        )
+        state.stalls.detect_end(policy, now, (last[0], last[1]), ended=ended, left=left)
+        return
+    changing = state.view.asked_at is not None
+    state.stalls.detect(policy, now, due=_step_is_due(state), changing=changing)
 
 
 def _decide(state: RegistryState, now: float) -> float | None:

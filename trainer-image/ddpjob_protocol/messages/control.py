@@ -72,12 +72,15 @@ class RankGroup:
 
 @dataclasses.dataclass(frozen=True)
 class Stall:
-    """A hang, as first detected: no step for much longer than a usual step."""
+    """A hang, as first detected: no step for much longer than a usual step, or no end."""
 
     since: float  # report of the last step; seconds since the epoch
     step: int  # the last step
     usual_step_seconds: float | None  # None: not known
     groups: tuple[RankGroup, ...] = ()  # lagging ranks come first
+    # At the end of the training: the workers whose command has ended with 0, and the others.
+    ended: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

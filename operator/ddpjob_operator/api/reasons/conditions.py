@@ -174,7 +174,8 @@ STALLED = {
     ),
     Reason.NO_PROGRESS: Entry(
         "No step was done for 20 usual steps and at least 60 s: a process hangs in a collective, a data"
-        " loader or a lock, or an evaluation takes long.",
+        " loader or a lock, or an evaluation takes long. At the end of the training, commands have not"
+        " ended for ten minutes more.",
         "Nothing is killed or restarted, unless failurePolicy.onHang is Restart. The message names the"
         " ranks that the others wait for.",
         "Read the logs of these workers, or run py-spy dump on their processes. Nothing is to be done"

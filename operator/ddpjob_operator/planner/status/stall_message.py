@@ -18,6 +18,11 @@ REMEDY = (
     "read their logs, or their stacks with `py-spy dump`. An evaluation or a long save may be the"
     " cause; the job restarts nothing by itself (failurePolicy.onHang)"
 )
+END_REMEDY = (
+    "read their logs, or their stacks with `py-spy dump`. They may wait for ranks that have ended: give"
+    " each rank the same number of steps, and end all of them. They may also evaluate or upload. The"
+    " job restarts nothing at its end; if they hang, delete the pods of these workers"
+)
 RESTARTS = "the job restarts once the stacks of its processes are collected (failurePolicy.onHang)"
 
 
@@ -25,12 +30,21 @@ def describe_stall(stall: Stall, *, restarts: bool = False) -> str:
     """Return the message about a stall; `restarts`: the job restarts by itself."""
     since = datetime.fromtimestamp(stall.since, UTC)
     head = f"no step since {since:%Y-%m-%d %H:%M:%S} UTC, when step {stall.step} was done"
+    if stall.left:
+        return f"{head}; {_course_of_end(stall)}; {_subject(stall.groups)}; {END_REMEDY}"
     usual = (
         ""
         if stall.usual_step_seconds is None
         else f"; one usually takes {_seconds(stall.usual_step_seconds)}"
     )
     return f"{head}{usual}; {_subject(stall.groups)}; {RESTARTS if restarts else REMEDY}"
+
+
+def _course_of_end(stall: Stall) -> str:
+    ended = f"{some(stall.ended, MAX_NAMES)} ended with exit code 0"
+    return (
+        f"{ended if stall.ended else 'all are done'}, but {some(stall.left, MAX_NAMES)} did not end"
+    )
 
 
 def _subject(standings: Sequence[RankGroup]) -> str:

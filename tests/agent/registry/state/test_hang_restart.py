@@ -146,3 +146,16 @@ def test_in_live_mode_all_start_again_if_none_is_behind() -> None:
     assert (report.state, report.failures) == (ServiceState.RUNNING, 1)
     assert report.membership is not None
     assert len(report.membership.members) == 3
+
+
+def test_nothing_starts_again_at_the_end() -> None:
+    """A command that has ended with 0 would run again, and the others may upload for long."""
+    job = Job(RESTART)
+    job.steps(1, 10)
+    on_message(job.state, "b", {"type": "exited", "membership": job.id, "failure": None}, job.now)
+    for _ in range(20):
+        on_heartbeat_of_all(job)
+        job.stall_after(60)
+    assert job.report().stall is not None
+    assert job.report().failures == 0
+    assert job.report().state is ServiceState.RUNNING

@@ -91,6 +91,109 @@ def test_a_job_that_hangs_at_its_second_step_is_measured_by_the_first() -> None:
     assert job.stall_after(2) is not None
 
 
+# --- the end of a training ---------------------------------------------------------------------------
+
+
+def ended(job: Job, name: str) -> None:
+    on_message(job.state, name, {"type": "exited", "membership": job.id, "failure": None}, job.now)
+    decide(job.state, job.now)
+
+
+def one_ends(job: Job) -> None:
+    job.steps(1, 10)
+    ended(job, "b")
+
+
+def the_reporter_ends(job: Job) -> None:
+    job.steps(1, 10)
+    job.alive(10, 10, 10)
+    ended(job, "a")
+
+
+def one_finishes_in_live_mode(job: Job) -> None:
+    job.steps(1, 10)
+    on_message(job.state, "b", {"type": "finished", "membership": job.id}, job.now)
+
+
+def all_steps_are_done(job: Job) -> None:
+    job.steps(991, 1000)
+
+
+@pytest.mark.parametrize(
+    ("happens", "live", "gone", "left"),
+    [
+        pytest.param(one_ends, False, ("b",), ("a", "c"), id="one_ends"),
+        pytest.param(the_reporter_ends, False, ("a",), ("b", "c"), id="the_reporter_ends"),
+        pytest.param(one_finishes_in_live_mode, True, (), NAMES, id="one_finishes_in_live_mode"),
+        pytest.param(all_steps_are_done, False, (), NAMES, id="all_steps_are_done"),
+    ],
+)
+def test_commands_that_do_not_end_hang(
+    happens: Any, live: bool, gone: tuple[str, ...], left: tuple[str, ...]
+) -> None:
+    """The last save, an evaluation and an upload have ten minutes more than a step."""
+    job = Job(live=live)
+    happens(job)
+    assert job.stall_after(0) is None
+    step = job.report().step
+    assert job.stall_after(659) is None
+    stall = job.stall_after(2)
+    assert stall is not None
+    assert (stall.step, stall.ended, stall.left) == (step, gone, left)
+    assert job.stall_after(3600) == stall
+
+
+def test_each_end_and_each_step_gives_the_others_time() -> None:
+    job = Job()
+    one_ends(job)
+    job.alive(10, None, 10)
+    job.stall_after(600)
+    job.alive(11, None, 10)
+    assert job.stall_after(600) is None, "a process has done a step"
+    ended(job, "c")
+    assert job.stall_after(600) is None, "a further command has ended"
+    assert job.stall_after(61) is not None
+    job.alive(12)
+    assert job.stall_after(1) is None
+
+
+def test_only_those_who_are_left_lag() -> None:
+    job = Job()
+    job.steps(1, 10)
+    job.alive(10, 10, 9)
+    ended(job, "a")
+    job.stall_after(660)
+    job.alive(None, 10, 9)
+    stall = job.stall_after(1)
+    assert stall is not None
+    assert [(each.ranks, each.behind) for each in stall.groups] == [((2,), True), ((1,), False)]
+
+
+def test_a_hang_before_the_end_is_none_of_the_end() -> None:
+    job = Job()
+    job.steps(1, 10)
+    assert job.stall_after(61) is not None
+    ended(job, "b")
+    assert job.stall_after(600) is None
+    assert job.stall_after(61) is not None
+
+
+def test_a_restarted_service_measures_the_end_again() -> None:
+    job = Job()
+    assert job.state.current is not None
+    membership = dataclasses.replace(job.state.current, id=MembershipId(1, 1, 7))
+    job.state = initial_state(1, 2, WALL)
+    job.expect(*NAMES)
+    step = {"event": "step", "step": 10, "total": 1000}
+    for name in NAMES:
+        job.hello(name, membership=encode(membership), reports=[step])
+    ended(job, "b")
+    assert job.stall_after(600) is None
+    stall = job.stall_after(61)
+    assert stall is not None
+    assert (stall.step, stall.left) == (10, ("a", "c"))
+
+
 # --- never ------------------------------------------------------------------------------------------
 
 
@@ -98,13 +201,9 @@ def never_reported(job: Job) -> None:
     job.alive(0, 0, 0)
 
 
-def all_done(job: Job) -> None:
-    job.steps(991, 1000)
-
-
-def one_command_ended(job: Job) -> None:
-    job.steps(1, 10)
-    on_message(job.state, "b", {"type": "exited", "membership": job.id, "failure": None}, job.now)
+def one_ended_without_reports(job: Job) -> None:
+    """The others may work: no process of this script reports a step."""
+    ended(job, "b")
 
 
 def another_membership(job: Job) -> None:
@@ -130,8 +229,7 @@ def told_of_an_old_membership(job: Job) -> None:
     "happens",
     [
         never_reported,
-        all_done,
-        one_command_ended,
+        one_ended_without_reports,
         another_membership,
         too_few_are_left,
         told_of_an_old_membership,

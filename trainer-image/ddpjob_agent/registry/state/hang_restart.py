@@ -3,6 +3,9 @@
 The orders ask the agents for stacks while a hang with the policy Restart is known. Once all
 members have answered, or COLLECT_SECONDS are over, the membership policy gets the hang as a failure.
 If a step is done before, nothing happens.
+
+At the end of the training nothing starts again: a command that has ended with 0 would run again, and
+the others may work for as long as an upload takes.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class HangRestart:
 def restart_if_hung(state: RegistryState, now: float) -> bool:
     """Ask for stacks, or give the hang to the membership policy; return whether that is new."""
     hang, stall, current = state.hang, state.stalls.stall, state.current
-    if state.view.policy.on_hang != RESTART or stall is None or current is None:
+    if state.view.policy.on_hang != RESTART or stall is None or stall.left or current is None:
         hang.reset()
         state.update(hang=None, hung=())
         return False
