@@ -85,7 +85,9 @@ class Cluster:
             "worker-2": self._pod(HERE, worker(digits, 1)),
             "rendezvous": self._pod(
                 HERE,
-                build_rendezvous(digits, CreateRendezvous("digits-rendezvous-1", 1), "a", KEY),
+                build_rendezvous(
+                    digits, CreateRendezvous("digits-rendezvous-1", 1), "a", KEY, "keys"
+                ),
             ),
             "other job": self._pod(HERE, worker(mnist, 0)),
             "same name elsewhere": self._pod(ELSEWHERE, worker(twin, 0)),
@@ -113,7 +115,7 @@ class Cluster:
 
 def worker(job: DDPJob, index: int) -> dict[str, Any]:
     name = f"{job.metadata.name}-worker-00{index}-1"
-    return build_worker(job, CreateWorker(name, "worker", index, 1), "agent", KEY)
+    return build_worker(job, CreateWorker(name, "worker", index, 1), "agent", KEY, "keys")
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ NODE = "node-a"
 PLACED = {"type": "PodScheduled", "status": "True"}
 UID = "0c1de8d4-4f5b-4f0a-9d6a-3a3c3f0a7b11"
 IMAGE = "ddpjob-operator"
+SECRET = "keys-of-a-pod"
 SIDE: JSON = {"name": "logs", "image": "logger", "command": ["tail"]}
 TRAIN: JSON = {
     "name": "trainer",
@@ -38,7 +39,7 @@ def worker_manifest(job: DDPJob | None = None, index: int = 0, group: str = "wor
     """The manifest of a job's worker, the second one at its index."""
     job = job or make_cluster_job()
     name = worker_name(job.metadata.name, group, index, 2)
-    return build_worker(job, CreateWorker(name, group, index, 2), IMAGE, KEY)
+    return build_worker(job, CreateWorker(name, group, index, 2), IMAGE, KEY, SECRET)
 
 
 def template_job(template: JSON, **spec: Any) -> DDPJob:
@@ -57,7 +58,7 @@ def rendezvous_manifest(job: DDPJob | None = None, term: int = 3) -> JSON:
     """The manifest of a job's rendezvous pod."""
     job = job or make_cluster_job()
     action = CreateRendezvous(rendezvous_name(job.metadata.name, term), term)
-    return build_rendezvous(job, action, IMAGE, KEY)
+    return build_rendezvous(job, action, IMAGE, KEY, SECRET)
 
 
 def raw_pod(manifest: JSON, status: JSON, node: str | None = None, **metadata: Any) -> JSON:

@@ -23,6 +23,7 @@ LABEL_INCARNATION = f"{GROUP}/incarnation"
 LABEL_ROLE = f"{GROUP}/role"  # worker | rendezvous
 LABEL_TERM = f"{GROUP}/term"
 LABEL_KEY = f"{GROUP}/key"  # fingerprint of the job's key
+KEYS_VOLUME = "ddpjob-keys"  # of a pod, with its Secret
 LABEL_REVISION = f"{GROUP}/revision"  # of the fields that make pods
 LABEL_ISOLATED = f"{GROUP}/isolated"  # the pod is subject to its job's NetworkPolicy
 

@@ -7,9 +7,9 @@ needs.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -153,20 +153,27 @@ class Reconciler:
         One that fails does not stop the others.
         """
         rejections: list[Rejection] = []
-        workers: list[CreateWorker] = []
+        # Of each group, and of the rendezvous pods without a name: a rejected Secret delays new pods.
+        workers: defaultdict[str, list[CreateWorker]] = defaultdict(list)
+        secrets: defaultdict[str, list[Creation]] = defaultdict(list)
         deletions: list[DeleteWorker] = []
+        for pod in self._cluster.without_secret(job, seen):
+            send = partial(self._cluster.create_secret, job, pod, seen.key)
+            secrets[pod.worker.group if pod.worker else ""].append(Creation(pod.name, send))
 
-        async def create(kind: str, actions: Sequence[Create]) -> list[Rejection]:
+        async def create(
+            kind: str, actions: Sequence[Create], before: Sequence[Creation] = ()
+        ) -> list[Rejection]:
             new = [
                 Creation(_name_of(job, each), partial(self._cluster.create, job, each, seen.key))
                 for each in actions
             ]
-            return await self._creations.create(key, job.metadata.generation, kind, new)
+            return await self._creations.create(key, job.metadata.generation, kind, [*before, *new])
 
         for action in plan.actions:
             match action:
                 case CreateWorker():
-                    workers.append(action)
+                    workers[action.group].append(action)
                 case DeleteWorker():
                     deletions.append(action)
                 case DeleteRendezvous():
@@ -178,8 +185,8 @@ class Reconciler:
         rejections += await self._creations.send_at_once(
             partial(self._cluster.delete, job, seen, d) for d in deletions
         )
-        for group, actions in itertools.groupby(workers, key=lambda action: action.group):
-            rejections += await create(f"workers of {group}", list(actions))
+        for group in dict.fromkeys((*secrets, *workers)):
+            rejections += await create(f"pods of {group}", workers[group], secrets[group])
         return rejections
 
     async def _report_invalid(

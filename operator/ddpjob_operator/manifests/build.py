@@ -45,7 +45,7 @@ from ddpjob_operator.manifests.scheduling import (
     keep_off,
     priority,
 )
-from ddpjob_operator.manifests.secrets import KEYS_FILE, KEYS_FOLDER, secret_volume
+from ddpjob_operator.manifests.secrets import KEYS_FILE, KEYS_FOLDER, KEYS_MOUNT, keys_volume
 from ddpjob_operator.manifests.security import (
     CONFINED,
     OURS,
@@ -97,7 +97,9 @@ def build_service(job: DDPJob) -> Manifest:
     }
 
 
-def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, key: JobKey) -> Manifest:
+def build_rendezvous(
+    job: DDPJob, action: CreateRendezvous, image: str, key: JobKey, secret: str
+) -> Manifest:
     """Return the pod of the rendezvous service, with the scheduling fields of the workers."""
     labels = {
         constants.LABEL_JOB: job.metadata.name,
@@ -141,7 +143,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, key: Job
         "securityContext": OURS,
         "volumeMounts": [
             {"name": "state", "mountPath": STATE_FOLDER},
-            {"name": "keys", "mountPath": KEYS_FOLDER, "readOnly": True},
+            KEYS_MOUNT,
         ],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -156,7 +158,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, key: Job
             "containers": [container],
             "volumes": [
                 {"name": "state", "emptyDir": {}},
-                {"name": "keys", **secret_volume(action.name, key)},
+                keys_volume(secret),
             ],
             "restartPolicy": "Always",
             "automountServiceAccountToken": False,
@@ -169,8 +171,10 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, key: Job
     }
 
 
-def build_worker(job: DDPJob, action: CreateWorker, image: str, key: JobKey) -> Manifest:
-    """Return the pod of one worker; `image` is the image that contains the agent."""
+def build_worker(
+    job: DDPJob, action: CreateWorker, image: str, key: JobKey, secret: str
+) -> Manifest:
+    """Return the pod of one worker; `image` has the agent, `secret` names the Secret with its keys."""
     group = next(group for group in job.spec.groups() if group.name == action.group)
     template = copy.deepcopy(group.template)
     labels = {
@@ -185,14 +189,14 @@ def build_worker(job: DDPJob, action: CreateWorker, image: str, key: JobKey) -> 
     }
     container = trainer(template).get("name")
     metadata = pod_metadata(job, action.name, labels, container, template.get("metadata"))
-    spec = _worker_spec(job, group, action.name, template["spec"], image, key)
+    spec = _worker_spec(job, group, action.name, template["spec"], image, secret)
     spec |= keep_off(spec.get("affinity"), action.avoid)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return {**pod, **without_nulls({"metadata": metadata, "spec": spec})}
 
 
 def _worker_spec(
-    job: DDPJob, group: Group, name: str, spec: Manifest, image: str, key: JobKey
+    job: DDPJob, group: Group, name: str, spec: Manifest, image: str, secret: str
 ) -> Manifest:
     container = trainer({"spec": spec})
     grace = spec.get("terminationGracePeriodSeconds")
@@ -213,7 +217,7 @@ def _worker_spec(
         if path not in taken or path == AGENT_FOLDER:  # the API server rejects duplicates
             volumes.append({**source, "name": volume})
             mounts.append({"name": volume, "mountPath": path})
-    volumes.append({"name": "ddpjob-keys", **secret_volume(name, key)})
+    volumes.append(keys_volume(secret))
     container.update(
         command=["python3", f"{AGENT_FOLDER}/agent.pyz", "worker", "--"],
         args=list(group.command),
@@ -241,7 +245,7 @@ def _worker_spec(
         "securityContext": {**OURS, "runAsNonRoot": not runs_as_root(spec)},
         "volumeMounts": [
             {"name": "ddpjob-agent", "mountPath": AGENT_FOLDER},
-            {"name": "ddpjob-keys", "mountPath": KEYS_FOLDER, "readOnly": True},
+            KEYS_MOUNT,
         ],
     }
     return {

@@ -35,6 +35,13 @@ class Pod:
     rendezvous: Rendezvous | None
     deleting: bool
     live: bool  # neither ended nor in deletion
+    secret: str = ""  # Secret that it needs to start; empty once it has started
+
+    @property
+    def key(self) -> str:
+        """Fingerprint of the job's key from which its own are derived."""
+        part = self.worker or self.rendezvous
+        return part.key if part else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +137,7 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
         rendezvous=rendezvous,
         deleting=deleting,
         live=not deleting and phase in (Phase.PENDING, Phase.RUNNING),
+        secret=_secret(spec) if phase is Phase.PENDING and not deleting else "",
     )
 
 
@@ -226,6 +234,14 @@ def _own_container(spec: Mapping[str, Any]) -> str:
         for entry in container.get("env") or ():
             if entry.get("name") == ENV_KEYS:
                 return str(container["name"])
+    return ""
+
+
+def _secret(spec: Mapping[str, Any]) -> str:
+    """Return the name of the Secret with the pod's keys, or an empty text."""
+    for volume in spec.get("volumes") or ():
+        if volume.get("name") == constants.KEYS_VOLUME:
+            return str((volume.get("secret") or {}).get("secretName") or "")
     return ""
 
 

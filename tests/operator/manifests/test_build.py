@@ -10,6 +10,7 @@ from support.keys import KEY
 from support.rawpods import (
     IMAGE,
     JSON,
+    SECRET,
     SIDE,
     TRAIN,
     UID,
@@ -322,7 +323,7 @@ def test_workers_avoid_nodes_beside_the_templates_own_affinity(
     given = {**others, **({"nodeAffinity": {REQUIRED: required, "y": 2}} if terms else {})}
     job = template_job({"spec": {"containers": [TRAIN], "affinity": given}})
     action = CreateWorker("digits-worker-000-2", "worker", 0, 2, ("a", "b"))
-    affinity = build_worker(job, action, IMAGE, KEY)["spec"]["affinity"]
+    affinity = build_worker(job, action, IMAGE, KEY, SECRET)["spec"]["affinity"]
     found = affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert [each["matchExpressions"] for each in found] == expected
     assert affinity["podAntiAffinity"] == {"x": 1}
@@ -332,7 +333,7 @@ def test_workers_avoid_nodes_beside_the_templates_own_affinity(
 
 def test_the_rendezvous_pod_avoids_the_nodes_of_its_action() -> None:
     action = CreateRendezvous("digits-rendezvous-3", 3, ("a", "b"))
-    affinity = build_rendezvous(make_cluster_job(), action, IMAGE, KEY)["spec"]["affinity"]
+    affinity = build_rendezvous(make_cluster_job(), action, IMAGE, KEY, SECRET)["spec"]["affinity"]
     assert affinity["nodeAffinity"][REQUIRED] == {
         "nodeSelectorTerms": [{"matchExpressions": [NOT_THERE]}]
     }

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.manifests.build import build_service
+from ddpjob_operator.manifests.parse import parse_pod
 from ddpjob_operator.manifests.secrets import build_secret
-from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
-from support.keys import ANOTHER_KEY, KEY
+from support.keys import KEY
 from support.rawpods import (
     IMAGE,
     JSON,
@@ -23,6 +23,7 @@ from support.rawpods import (
     UID,
     make_cluster_job,
     mounts,
+    raw_pod,
     rendezvous_manifest,
     template_job,
     templated,
@@ -32,6 +33,7 @@ from support.rawpods import (
     worker_manifest,
 )
 
+ENDING = {"deletionTimestamp": "2026-01-02T03:04:05Z"}
 LABELS = {"ddpjob.io/job": "digits", "ddpjob.io/role": "rendezvous"}
 
 
@@ -77,31 +79,24 @@ def test_rendezvous_pod_says_which_one_it_is_and_counts_its_starts() -> None:
     assert words[:3] == ["python3", "/opt/ddpjob/agent.pyz", "rendezvous"]
     options = dict(zip(words[3::2], words[4::2], strict=True))
     assert options == {"--port": "29400", "--term": "7", "--boot-file": "/state/boot"}
-    assert mounts(container) == {"/state": "state", "/keys": "keys"}
+    assert mounts(container) == {"/state": "state", "/keys": "ddpjob-keys"}
     assert volume(pod, "state") == {"emptyDir": {}}
 
 
 def test_a_reader_of_pods_learns_no_key() -> None:
     """Only the Secret has the keys; a service has that of its job, a worker its own."""
     job = make_cluster_job()
-    for pod, action, volume_name, known in (
-        (
-            rendezvous_manifest(job),
-            CreateRendezvous("digits-rendezvous-3", 3),
-            "keys",
-            KEY.to_text(),
-        ),
-        (
-            worker_manifest(job),
-            CreateWorker("digits-worker-000-2", "worker", 0, 2),
-            "ddpjob-keys",
-            KEY.worker_keys("digits-worker-000-2").to_text(),
-        ),
+    for pod, known in (
+        (rendezvous_manifest(job), KEY.to_text()),
+        (worker_manifest(job), KEY.worker_keys("digits-worker-000-2").to_text()),
     ):
-        secret = build_secret(job, action, KEY)
-        assert volume(pod, volume_name) == {"secret": {"secretName": secret["metadata"]["name"]}}
+        stored = parse_pod(raw_pod(pod, {"phase": "Pending"}, uid="one"))
+        secret = build_secret(job, stored, KEY)
+        name = secret["metadata"]["name"]
+        assert volume(pod, "ddpjob-keys") == {"secret": {"secretName": name}}
         assert base64.b64decode(secret["data"]["keys"]).decode() == known
-        assert secret["metadata"]["ownerReferences"] == pod["metadata"]["ownerReferences"]
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": stored.name, "uid": "one"}
+        assert secret["metadata"]["ownerReferences"] == [owner]
         for key in re.findall("[0-9a-f]{64}", known):
             assert key not in str(pod)
         assert pod["metadata"]["labels"]["ddpjob.io/key"] == KEY.fingerprint
@@ -116,10 +111,10 @@ def test_only_the_init_container_of_a_worker_sees_its_secret() -> None:
     assert values(trainer(pod))["DDPJOB_KEYS"] == "/ddpjob/keys"
 
 
-def test_a_name_of_a_secret_tells_whose_key_it_has() -> None:
-    job, action = make_cluster_job(), CreateRendezvous("digits-rendezvous-3", 3)
-    names = {build_secret(job, action, key)["metadata"]["name"] for key in (KEY, ANOTHER_KEY)}
-    assert len(names) == 2
+def test_a_pod_that_has_started_or_ends_needs_no_secret() -> None:
+    pod = worker_manifest()
+    for status, metadata in (({"phase": "Running"}, {}), ({"phase": "Pending"}, ENDING)):
+        assert parse_pod(raw_pod(pod, status, **metadata)).secret == ""
 
 
 def test_rendezvous_pod_is_ready_when_it_answers() -> None:

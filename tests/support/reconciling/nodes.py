@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ddpjob_operator.api import constants
-from ddpjob_operator.kube.interface import ApiError, ApiServer
+from ddpjob_operator.kube.interface import NOT_FOUND, ApiError, ApiServer
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError, Transport
 from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_operator.request import Request
@@ -84,7 +84,8 @@ class Nodes:
             if pod["status"].get("conditions") != [NO_NODE]:
                 await self.set_status(path, pod, {"conditions": [NO_NODE]})
         elif phase == "Pending" and metadata["name"] not in self.silent:
-            await self.set_status(path, pod, running(pod))
+            if await self._mount(pod):
+                await self.set_status(path, pod, running(pod))
         elif phase == "Running" and (end := self._end(pod)):
             await self.set_status(path, pod, end)
         return False
@@ -125,7 +126,7 @@ class Nodes:
             key = Key(namespace, labels[constants.LABEL_JOB])
             alive = pod["status"].get("phase") == "Running"
             if alive:
-                await self._mount(pod)
+                assert await self._mount(pod), f"{name_of(pod)} runs without its Secret"
             if alive and labels.get(constants.LABEL_ROLE) == constants.ROLE_WORKER:
                 workers[key][name_of(pod)] = pod
             elif alive and "deletionTimestamp" not in pod["metadata"]:
@@ -156,18 +157,24 @@ class Nodes:
             }  # fmt: skip
             self.services[key].turn(workers[key].keys() - leaving - self.mute - strangers, leaving)
 
-    async def _mount(self, pod: JSON) -> None:
-        """Read the pod's Secret, as its node does."""
+    async def _mount(self, pod: JSON) -> bool:
+        """Read the pod's Secret, as its node does; return whether the pod has it."""
         if uid_of(pod) in self.keys:
-            return
+            return True
         [name] = (
             volume["secret"]["secretName"]
             for volume in pod["spec"]["volumes"]
             if "secret" in volume
         )
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/secrets/{name}"
-        secret = await self._kube.send(Request("GET", path))
+        try:
+            secret = await self._kube.send(Request("GET", path))
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return False
         self.keys[uid_of(pod)] = base64.b64decode(secret["data"]["keys"]).decode()
+        return True
 
     def restart_service(self, key: Key) -> None:
         """Restart its container: the next boot, which knows the state of the agents."""

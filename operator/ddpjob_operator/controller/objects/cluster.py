@@ -1,7 +1,7 @@
 """Observes a job with all its objects in the cluster, and changes these objects.
 
 Every pass reads the job itself again. Every write may be repeated safely: names are
-deterministic, and deletions carry the UID.
+deterministic, a pod names its Secret, and deletions carry the UID.
 May not: decide what `plan` decides.
 """
 
@@ -23,7 +23,7 @@ from ddpjob_operator.controller.objects.claims import single_node_claim
 from ddpjob_operator.controller.objects.foreign import describe_foreign
 from ddpjob_operator.controller.objects.fresh_pods import FreshPods
 from ddpjob_operator.controller.objects.jobs import Jobs
-from ddpjob_operator.controller.objects.pod_secrets import create_secret
+from ddpjob_operator.controller.objects.pod_secrets import PodSecrets, needs_secret, new_secret_name
 from ddpjob_operator.controller.objects.posts import post
 from ddpjob_operator.controller.objects.rejections import rejection_of
 from ddpjob_operator.kube.interface import (
@@ -36,7 +36,7 @@ from ddpjob_operator.kube.interface import (
 from ddpjob_operator.kube.reflector import Reflector
 from ddpjob_operator.manifests import build
 from ddpjob_operator.manifests.network_policy import OperatorPods, build_network_policy
-from ddpjob_operator.manifests.parse import Pod, controller
+from ddpjob_operator.manifests.parse import Pod, controller, parse_pod
 from ddpjob_operator.manifests.pieces import Manifest
 from ddpjob_operator.planner.actions import (
     CreateNetworkPolicy,
@@ -96,6 +96,7 @@ class Cluster:
         self._sessions = sessions
         self._node_leases = NodeLeases(kube, clock)
         self.fresh_pods = FreshPods(kube, self._children)
+        self._secrets = PodSecrets(kube)
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:
@@ -143,6 +144,7 @@ class Cluster:
     def forget(self, key: Key) -> None:
         """End the session of a job that no longer exists."""
         self._sessions.close(key)
+        self._secrets.forget(key)
 
     async def _node_unrenewed(
         self, session: RendezvousSession | None, newest: Rendezvous | None
@@ -167,11 +169,7 @@ class Cluster:
     # --- writing ----------------------------------------------------------------------------------
 
     async def create(self, job: DDPJob, action: Create, key: JobKey) -> Rejection | None:
-        """Create a child, a pod after its Secret; return a rejection if that failed."""
-        if isinstance(action, (CreateRendezvous, CreateWorker)):
-            rejection = await create_secret(self._kube, job, action, key)
-            if rejection is not None:
-                return rejection
+        """Create a child, and the Secret of a pod after it; return a rejection if that failed."""
         plural, manifest = self._manifest(job, action, key)
         path = path_of(job.metadata.namespace, plural)
         name = manifest["metadata"]["name"]
@@ -179,10 +177,27 @@ class Cluster:
             created = await post(self._kube, path, manifest)
         except (ApiError, UnreachableError) as error:
             if isinstance(error, ApiError) and error.exists:
-                return await self._already_there(job, plural, name, path)
+                return await self._already_there(job, plural, name, path, key)
             return rejection_of(name, error, "creating")
         self._children.put(plural, created)
-        return None
+        return await self._complete(job, plural, created, key)
+
+    def without_secret(self, job: DDPJob, seen: Observation) -> list[Pod]:
+        """Return the observed pods that may wait for a Secret, such as those of an earlier operator."""
+        return self._secrets.missing(job, seen.pods.values(), seen.key)
+
+    async def create_secret(self, job: DDPJob, pod: Pod, key: JobKey) -> Rejection | None:
+        """Create the Secret of a pod unless it exists; return a rejection if that failed."""
+        return await self._secrets.create(job, pod, key)
+
+    async def _complete(
+        self, job: DDPJob, plural: Plural, obj: Mapping[str, Any], key: JobKey
+    ) -> Rejection | None:
+        """Create the Secret of a pod that has just been created."""
+        pod = parse_pod(obj) if plural == "pods" else None
+        if pod is None or not needs_secret(pod, key):
+            return None
+        return await self._secrets.create(job, pod, key)
 
     def _manifest(self, job: DDPJob, action: Create, key: JobKey) -> tuple[Plural, Manifest]:
         image = job.status.agent_image or self._agent_image
@@ -193,12 +208,16 @@ class Cluster:
             case CreateService():
                 return "services", build.build_service(job)
             case CreateRendezvous():
-                return "pods", build.build_rendezvous(job, action, image, key)
+                return "pods", build.build_rendezvous(
+                    job, action, image, key, new_secret_name(action.name)
+                )
             case CreateWorker():
-                return "pods", build.build_worker(job, action, image, key)
+                return "pods", build.build_worker(
+                    job, action, image, key, new_secret_name(action.name)
+                )
 
     async def _already_there(
-        self, job: DDPJob, plural: Plural, name: str, path: str
+        self, job: DDPJob, plural: Plural, name: str, path: str, key: JobKey
     ) -> Rejection | None:
         """Adopt the job's own object from an unanswered create; reject a foreign object."""
         try:
@@ -207,7 +226,7 @@ class Cluster:
             return rejection_of(name, error, "creating")
         if controller(found["metadata"]) == job.metadata.uid:
             self._children.learn(plural, found)
-            return None
+            return await self._complete(job, plural, found, key)
         return Rejection(name, Reason.NAME_TAKEN, describe_foreign(job, plural, found["metadata"]))
 
     async def delete(self, job: DDPJob, seen: Observation, action: Delete) -> Rejection | None:

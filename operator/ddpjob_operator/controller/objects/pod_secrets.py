@@ -1,29 +1,67 @@
-"""Creates the Secret of a pod. The operator has no right to read, change or delete a Secret.
+"""Creates the Secrets of pods. The operator has no right to read, change or delete a Secret.
 
-If the answer to a creation is lost, the next one is rejected, because the Secret exists. It has the
-same keys, because they are derived and its name contains their fingerprint.
+A pod comes before its Secret, because the pod owns it. Until the Secret exists, the kubelet repeats the
+mount. An operator that ends between the two leaves a pod without a Secret. So each pod that has not
+started is given its Secret once by each operator process; one that exists is not an error. It has the same
+keys, because they are derived.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable
+
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.controller.objects.rejections import rejection_of
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
+from ddpjob_operator.manifests.parse import Pod
 from ddpjob_operator.manifests.secrets import build_secret
-from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_operator.planner.observed import Rejection
+from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_operator.request import Request
 from ddpjob_protocol.keys.credentials import JobKey
 
 
-async def create_secret(
-    kube: ApiServer, job: DDPJob, action: CreateRendezvous | CreateWorker, key: JobKey
-) -> Rejection | None:
-    """Create the Secret of a pod unless it exists; return a rejection if that failed."""
-    path = f"/api/v1/namespaces/{job.metadata.namespace}/secrets"
-    try:
-        await kube.send(Request("POST", path, body=build_secret(job, action, key)))
-    except (ApiError, UnreachableError) as error:
-        if not isinstance(error, ApiError) or not error.exists:
-            return rejection_of(action.name, error, "creating the Secret of")
-    return None
+class PodSecrets:
+    """The Secrets of the pods of all jobs, as far as this process has created them."""
+
+    def __init__(self, kube: ApiServer) -> None:
+        self._kube = kube
+        self._existing: defaultdict[Key, set[str]] = defaultdict(set)  # UIDs of their pods
+
+    def missing(self, job: DDPJob, pods: Iterable[Pod], key: JobKey) -> list[Pod]:
+        """Return those of all pods of a job that may wait for a Secret."""
+        waiting = [each for each in pods if needs_secret(each, key)]
+        existing = self._existing[_key(job)]
+        existing &= {each.uid for each in waiting}
+        return [each for each in waiting if each.uid not in existing]
+
+    async def create(self, job: DDPJob, pod: Pod, key: JobKey) -> Rejection | None:
+        """Create the Secret of a pod unless it exists; return a rejection if that failed."""
+        path = f"/api/v1/namespaces/{pod.namespace}/secrets"
+        try:
+            await self._kube.send(Request("POST", path, body=build_secret(job, pod, key)))
+        except (ApiError, UnreachableError) as error:
+            if not isinstance(error, ApiError) or not error.exists:
+                return rejection_of(pod.name, error, "creating the Secret of")
+        self._existing[_key(job)].add(pod.uid)
+        return None
+
+    def forget(self, key: Key) -> None:
+        """Drop what is known of a job that no longer exists."""
+        self._existing.pop(key, None)
+
+
+def new_secret_name(pod: str) -> str:
+    """Return a new name: the Secret of an earlier pod of this name is deleted with that pod."""
+    return f"{pod}-{secrets.token_hex(4)}"
+
+
+def needs_secret(pod: Pod, key: JobKey) -> bool:
+    """Return whether a pod has not started; one with keys of another job key will be replaced."""
+    return bool(pod.secret) and pod.key == key.fingerprint
+
+
+def _key(job: DDPJob) -> Key:
+    return Key(job.metadata.namespace, job.metadata.name)
