@@ -351,7 +351,8 @@ def test_script_that_crashes_at_import_below_torchrun(tmp_path: Path) -> None:
     write_job(tmp_path, TORCHRUN, IMPORT, replicas=1, processesPerWorker=2, **budget(0))
     code, command = run_to_end(tmp_path)
     assert code == ExitCode.JOB_FAILED
-    end = re.escape(f": {NO_MODULE} (failure 1, 0 restarts allowed)\n")
+    end = re.escape(f": {NO_MODULE} (failure 1, 0 restarts allowed)")
+    end += r"; probe-worker-000-1 is on node \S+\n"
     end += r"rank (\d) on probe-worker-000-1 ended with exit code 1; its traceback is above\n"
     assert re.search(end, command.output)
     assert command.output.count("Traceback (most recent call last)") == 1

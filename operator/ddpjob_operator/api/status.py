@@ -168,11 +168,15 @@ class WorkerFailures(ObservedModel):
 
 
 class NodeFailures(ObservedModel):
-    """Workers of the job that failed on one node by their own doing."""
+    """Failures of the job on one node: pods that ended by their own doing, and processes."""
 
     node: str = Field(description="Name of the node.")
-    count: int = Field(description="Number of these workers.")
+    count: int = Field(description="Number of these failures.")
     at: datetime = Field(description="Time when the last end was observed.")
+    process_failed_at: datetime | None = Field(
+        default=None,
+        description="Time of the last failure of a process that is counted; its pod runs on.",
+    )
     avoided: bool = Field(default=False, description="True if new pods of the job avoid the node.")
 
 
@@ -236,7 +240,8 @@ class DDPJobStatus(ObservedModel):
     )
     node_failures: tuple[NodeFailures, ...] = Field(
         default=(),
-        description="With failurePolicy.avoidNodes: nodes on which workers failed, up to 50.",
+        description="With failurePolicy.avoidNodes: nodes on which pods or processes of workers failed,"
+        " up to 50.",
     )
     silent_workers: tuple[SilentWorkerStatus, ...] = Field(
         default=(),

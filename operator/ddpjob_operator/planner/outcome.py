@@ -11,7 +11,7 @@ from typing import Literal
 
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.planner.failures import deaths
+from ddpjob_operator.planner.failures import bad_nodes, deaths
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_protocol.messages.control import Report, ServiceState
 from ddpjob_protocol.text import CUT, last_lines
@@ -39,7 +39,7 @@ def decide_outcome(
     if report is not None and report.state is ServiceState.COMPLETE:
         return JobOutcome(ConditionType.COMPLETE, Reason.COMPLETED, report.reason)
     if report is not None and report.state is ServiceState.FAILED:
-        return JobOutcome(ConditionType.FAILED, _reason(report), _failure_message(report))
+        return JobOutcome(ConditionType.FAILED, _reason(report), _failure_message(observed, report))
     if report is None and _all_succeeded(observed):
         message = "every worker ended with exit code 0"
         return JobOutcome(ConditionType.COMPLETE, Reason.COMPLETED, message)
@@ -83,11 +83,12 @@ def _reason(report: Report) -> Reason:
     return Reason.APPLICATION_FAILED if has_run else Reason.COMMAND_FAILED
 
 
-def _failure_message(report: Report) -> str:
+def _failure_message(observed: Observed, report: Report) -> str:
     failure = report.failure
     if failure is None:
         return report.reason
-    parts = [report.reason]
+    place = bad_nodes.place_of(failure, observed.workers)
+    parts = [f"{report.reason}{place}"]
     if failure.summary not in report.reason:
         parts.append(failure.summary)
     if failure.traceback:

@@ -283,7 +283,15 @@ def test_the_first_to_fail_is_blamed_by_its_own_clock_and_echoes_never() -> None
         for name, each in zip("abc", (echo, late, first), strict=True)
     ]
     decision = decide_membership(running(current, *workers), NOW)
-    assert decision.failure is first
+    assert decision.failure == dataclasses.replace(first, worker="c")
+
+
+def test_a_failure_names_the_worker_of_its_process() -> None:
+    """mpirun reports from the first worker that a process of another worker has failed."""
+    row = worker("a", exit_at=NOW - 2, failure=failure(rank=1, worker="b"))
+    decision = decide_membership(running(membership("a", "b"), row, worker("b")), NOW)
+    assert decision.failure is not None
+    assert (decision.failure.worker, decision.failure.rank) == ("b", 1)
 
 
 def test_a_message_is_due_half_a_second_after_the_exit() -> None:

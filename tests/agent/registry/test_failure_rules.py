@@ -51,10 +51,10 @@ class Service:
         decide(self.state, now)
         return self
 
-    def fail(self, now: float, exit_code: int = 1) -> ServiceState:
+    def fail(self, now: float, exit_code: int = 1, **facts: Any) -> ServiceState:
         current = self.state.current
         assert current is not None
-        failure = Failure(EPOCH + now, "rank 0: boom", exit_code=exit_code)
+        failure = Failure(EPOCH + now, "rank 0: boom", exit_code=exit_code, **facts)
         message = {"type": "exited", "membership": str(current.id), "failure": encode(failure)}
         worker = current.members[0].worker
         on_message(self.state, worker, {**message, "live": self.live}, now)
@@ -95,8 +95,19 @@ def test_the_first_rule_that_matches_decides(
     assert service.fail(NOW + 1, exit_code) is phase
     report = build_report(service.state, 1)
     assert report.failures == failures
+    told = [(each.worker, each.at) for each in report.process_failures]
+    assert told == [("a", int(EPOCH + NOW + 3))] * failures
     if phase is ServiceState.FAILED:
         assert report.reason == "rank 0: boom (failurePolicy.rules: FailJob)"
+
+
+def test_a_process_that_fails_because_another_one_did_is_no_failure_of_its_node() -> None:
+    service = Service(BASE).expect().register()
+    service.fail(NOW + 1, secondary=True)
+    report = build_report(service.state, 1)
+    assert (report.failures, report.process_failures) == (1, ())
+    assert report.failure is not None
+    assert report.failure.worker == "a"
 
 
 def test_failures_that_a_rule_ignores_never_use_up_the_budget() -> None:

@@ -19,7 +19,14 @@ from ddpjob_operator.request import Request
 from ddpjob_protocol.codec import DecodeError, encode
 from ddpjob_protocol.keys.signed_http import PROOF_HEADER, RequestVerifier
 from ddpjob_protocol.messages.agent import Failure
-from ddpjob_protocol.messages.control import FileSyncReport, RankGroup, Report, Stall, WorkerRanks
+from ddpjob_protocol.messages.control import (
+    FileSyncReport,
+    ProcessFailure,
+    RankGroup,
+    Report,
+    Stall,
+    WorkerRanks,
+)
 from ddpjob_protocol.messages.warnings import JobWarning
 from ddpjob_protocol.parsers.service_report import parse_report
 from support import fake_time
@@ -30,7 +37,8 @@ from support.planning import W0, W1, create, decide, events_of, told
 SINCE = NOW.timestamp()
 FULL = make_report(
     W0, W1, step=7, step_at=SINCE, steps_per_second=2.5, total_steps=90, metrics={"loss": 0.5},
-    snapshot_step=5, failure=Failure(SINCE, "boom", rank=0, exit_code=1),
+    snapshot_step=5, failure=Failure(SINCE, "boom", rank=0, exit_code=1, worker=W0.name),
+    process_failures=(ProcessFailure(W0.name, int(SINCE)),),
     stall=Stall(SINCE, 7, 0.4, (RankGroup((0, 1), (W0.name,), 7, "a.py:7"),)),
     warnings=(JobWarning("Unreachable", "cannot reach it", W0.name, SINCE),),
     files=FileSyncReport(SINCE, 5), ranks=(WorkerRanks(W0.name, 0, 1), WorkerRanks(W1.name, 1, 1)),
@@ -58,6 +66,11 @@ ODD: tuple[tuple[str, Any], ...] = (
     ("memberships.0.since", -1e18),
     ("memberships", "none"),
     ("failure.at", float("inf")),
+    ("failure.worker", "w" * 10_000),
+    ("process_failures.0.at", float("nan")),
+    ("process_failures.0.at", -1),
+    ("process_failures.0.worker", 7),
+    ("process_failures", [{}] * 5000),
     ("stall.since", 1e300),
     ("stall.groups.0.step", "x"),
     ("warnings.0.reason", "two words"),

@@ -12,8 +12,11 @@ from ddpjob_operator.api.status import NodeFailures
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker, DeleteWorker
 from ddpjob_operator.planner.observed import Worker
 from ddpjob_operator.planner.planner import Plan
+from ddpjob_protocol.messages.control import ProcessFailure, ServiceState
+from ddpjob_protocol.messages.membership import Cause
 from support.builders import (
     NOW,
+    make_failure,
     make_failures,
     make_job,
     make_membership,
@@ -326,6 +329,80 @@ def test_a_worker_is_counted_once_for_its_node() -> None:
     assert [each.count for each in planned.status.node_failures] == [1]
 
 
+FAILED_AT = int(NOW.timestamp()) - 30
+HERE = tuple(make_worker(index, 1, node=node) for index, node in enumerate("ab"))
+
+
+def of_process(index: int, at: int = FAILED_AT) -> ProcessFailure:
+    return ProcessFailure(HERE[index].name, at)
+
+
+def after_processes(
+    *failures: ProcessFailure, known: tuple[NodeFailures, ...] = (), **policy: Any
+) -> tuple[NodeFailures, ...]:
+    """The failures of nodes of a job whose pods all live."""
+    status = make_status(membership=membership_of(*HERE), node_failures=known)
+    job = make_job(2, status=status, failurePolicy={"avoidNodes": 2, **policy})
+    report = make_report(*HERE, process_failures=failures)
+    return decide(job, HERE, report=report).status.node_failures
+
+
+@pytest.mark.parametrize(
+    ("failures", "counts", "avoided"),
+    [
+        pytest.param((of_process(1),), {"b": 1}, (), id="the_first"),
+        pytest.param((of_process(1), of_process(1, FAILED_AT + 9)), {"b": 2}, ("b",), id="again"),
+        pytest.param((of_process(1), of_process(0)), {"a": 1, "b": 1}, (), id="two_nodes"),
+        pytest.param((ProcessFailure("digits-worker-7-1", 5),), {}, (), id="without_a_pod"),
+    ],
+)
+def test_processes_that_fail_in_a_pod_that_lives_count_for_its_node(
+    failures: tuple[ProcessFailure, ...], counts: dict[str, int], avoided: tuple[str, ...]
+) -> None:
+    nodes = after_processes(*failures)
+    assert {each.node: each.count for each in nodes} == counts
+    assert tuple(each.node for each in nodes if each.avoided) == avoided
+    assert after_processes(*failures, known=nodes) == nodes, "after a restart of the operator"
+    assert after_processes(known=nodes) == nodes, "after a restart of the service"
+
+
+def test_a_failed_process_and_a_failed_pod_count_together() -> None:
+    [known] = after_processes(of_process(1))
+    pod = on("b", 1, 1)
+    status = make_status(membership=membership_of(W0, pod), node_failures=(known,))
+    job = make_job(2, status=status, failurePolicy={"avoidNodes": 2})
+    report = make_report(
+        W0, membership=make_membership(W0, n=2), process_failures=(of_process(1),)
+    )  # fmt: skip
+    [node] = decide(job, (W0, pod), report=report).status.node_failures
+    assert (node.node, node.count, node.avoided) == ("b", 2, True)
+
+
+def test_a_failed_process_is_forgotten_after_the_window() -> None:
+    assert after_processes(of_process(1), windowSeconds=20) == ()
+    assert len(after_processes(of_process(1), windowSeconds=40)) == 1
+
+
+def test_the_event_of_a_failure_names_worker_rank_and_node() -> None:
+    summary = f"rank 1 ({HERE[1].name}) ended with exit code 1"
+    second = make_membership(*HERE, n=2, cause=Cause.FAILED, detail=summary)
+    failure = make_failure(summary=summary, worker=HERE[1].name)
+    job = make_job(2, status=make_status(membership=membership_of(*HERE)))
+    planned = decide(job, HERE, report=make_report(*HERE, membership=second, failure=failure))
+    [text] = [each.message for each in planned.events if each.reason == "Restarted"]
+    assert text.endswith(f"{summary}; {HERE[1].name} is on node b")
+
+
+def test_the_condition_of_a_failed_job_names_the_node() -> None:
+    failure = make_failure(summary="rank 1: boom", worker=HERE[1].name)
+    report = make_report(
+        *HERE, state=ServiceState.FAILED, reason="rank 1: boom (failure 4)", failure=failure
+    )
+    job = make_job(2, status=make_status(membership=membership_of(*HERE)))
+    message = told(decide(job, HERE, report=report).status, "Failed")[2]
+    assert message == f"rank 1: boom (failure 4); {HERE[1].name} is on node b"
+
+
 def test_no_node_is_avoided_unless_the_job_asks_for_it() -> None:
     planned = avoiding((W0, on("a", 1), on("a", 2)), bad("a", 9, avoided=True), most=None)
     assert planned.status.node_failures == ()
@@ -361,7 +438,7 @@ def test_a_pending_worker_and_avoided_nodes_are_a_warning() -> None:
     planned = avoiding((W0, waiting), bad("a", 2), bad("b", 1))
     [warning] = planned.status.warnings
     assert warning.reason == "NodesAvoided"
-    assert "new pods avoid a, because 2 workers of the job failed on each" in warning.message
+    assert "new pods avoid a, because of 2 failures of the job on each" in warning.message
     assert warning.reason in [each[0] for each in events_of(planned)]
     assert avoiding((W0, waiting), bad("b", 1)).status.warnings == ()
     assert avoiding((W0, W1), bad("a", 2)).status.warnings == ()

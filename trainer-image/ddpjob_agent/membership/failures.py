@@ -5,6 +5,7 @@ May not: form a membership, read a clock, open anything, keep state, import asyn
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.forming import is_lost, suspects
@@ -74,8 +75,12 @@ def failures_in_a_row(view: MembershipState, failed: Sequence[WorkerState], now:
 
 
 def root_failure_of(failed: Sequence[WorkerState]) -> Failure | None:
-    """Return the failure that caused the others, if one is known."""
-    failures = [worker.failure for worker in failed if worker.failure is not None]
+    """Return the failure that caused the others, with its worker, if one is known."""
+    failures = [
+        dataclasses.replace(row.failure, worker=row.failure.worker or row.member.worker)
+        for row in failed
+        if row.failure is not None
+    ]
     return min(failures, key=lambda f: (f.secondary, f.at), default=None)
 
 

@@ -9,8 +9,8 @@ from ddpjob_agent.membership.last_step import LastStep
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action
 from ddpjob_agent.registry.state.hang_restart import restart_if_hung
-from ddpjob_protocol.failures.failure_rules import MAX_TIMES
-from ddpjob_protocol.messages.control import ServiceState
+from ddpjob_protocol.failures.failure_rules import MAX_TIMES, FailureReason
+from ddpjob_protocol.messages.control import ProcessFailure, ServiceState
 from ddpjob_protocol.messages.membership import Cause
 
 if TYPE_CHECKING:
@@ -156,8 +156,11 @@ def _count_failure(state: RegistryState, decision: Decision, now: float) -> None
     state.update(failures_in_a_row=decision.failures_in_a_row, counted_in=counted_in)
     if not decision.ignored:
         state.update(failures=state.view.failures + 1)
-        times = (*state.failure_times, int(state.wall(now)))
-        state.failure_times = times[-MAX_TIMES:]
+        at, failure = int(state.wall(now)), decision.failure
+        state.failure_times = (*state.failure_times, at)[-MAX_TIMES:]
+        if failure is not None and not failure.secondary and failure.reason != FailureReason.HANG:
+            news = ProcessFailure(failure.worker, at)
+            state.process_failures = (*state.process_failures, news)[-MAX_TIMES:]
 
 
 def _agree_last_step(state: RegistryState, after: int | None, *, broken: bool) -> None:

@@ -111,7 +111,7 @@ def _on_broken(state: RegistryState, worker: str, message: _Content, now: float)
     if not is_news or current is None or message["membership"] != str(current.id):
         return Effect.NOTHING
     summary = f"{worker} lost its connection to others: {message['why']}"
-    failure = Failure(state.wall(now), summary, secondary=True)
+    failure = Failure(state.wall(now), summary, secondary=True, worker=worker)
     state.update(broken=failure, broken_at=now)
     return Effect.TURN
 

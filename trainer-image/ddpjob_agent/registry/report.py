@@ -37,6 +37,7 @@ def build_report(state: RegistryState, version: int) -> Report:
         metrics=dict(history.metrics),
         snapshot_step=history.snapshot_step,
         failure=state.failure,
+        process_failures=state.process_failures,
         memberships=tuple(history.records),
         live=view.live,
         stall=state.stalls.stall,

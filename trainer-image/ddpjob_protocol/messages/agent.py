@@ -21,3 +21,4 @@ class Failure:
     secondary: bool = False  # probably a result of another process's death
     permanent: bool = False  # a restart cannot help
     reason: str = ""  # a `FailureReason`, if one is known
+    worker: str = ""  # of the process; empty: of the agent that reports it

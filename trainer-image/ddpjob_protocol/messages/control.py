@@ -59,6 +59,14 @@ class WorkerRanks:
 
 
 @dataclasses.dataclass(frozen=True)
+class ProcessFailure:
+    """A process that failed and that its agent started again; of a kind that costs the budget."""
+
+    worker: str
+    at: int  # seconds since the epoch, on the clock of the service
+
+
+@dataclasses.dataclass(frozen=True)
 class RankGroup:
     """Processes that are at the same point while no step is done."""
 
@@ -112,6 +120,8 @@ class Report:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     snapshot_step: int | None = None
     failure: Failure | None = None  # last failure that the service acted on
+    # The last ones, oldest first. A service that starts again has none.
+    process_failures: tuple[ProcessFailure, ...] = ()
     memberships: tuple[MembershipRecord, ...] = ()  # oldest first, bounded
     live: bool = False  # live mode: processes survive a change of the membership
     stall: Stall | None = None  # the processes hang

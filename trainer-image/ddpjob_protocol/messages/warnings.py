@@ -204,11 +204,11 @@ def invalid_spec(problems: str) -> str:
     )
 
 
-def nodes_avoided(nodes: str, workers: str) -> str:
+def nodes_avoided(nodes: str, failures: str) -> str:
     """Return the message that a worker has no node because bad nodes are avoided."""
     return (
-        f"no node takes a worker, and new pods avoid {nodes}, because {workers} of the job failed on"
-        " each (failurePolicy.avoidNodes). Repair these nodes, add others, or raise avoidNodes"
+        f"no node takes a worker, and new pods avoid {nodes}, because of {failures} of the job on each"
+        " (failurePolicy.avoidNodes). Repair these nodes, add others, or raise avoidNodes"
     )
 
 

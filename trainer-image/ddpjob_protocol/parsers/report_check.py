@@ -119,6 +119,7 @@ _FAILURE = fields(
         "rank": count,
         "exit_code": check_exit_code,
         "reason": name,
+        "worker": name,
     }
 )
 _MEMBER = fields({"worker": name, "incarnation": name, "address": name, "processes": _processes})

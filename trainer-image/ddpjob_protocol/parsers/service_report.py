@@ -73,6 +73,7 @@ _FAILURE = fields(
         "rank": count,
         "exit_code": check_exit_code,
         "reason": name,
+        "worker": name,
     }
 )
 _RECORD = fields(
@@ -101,6 +102,8 @@ _STALL = fields(
         "step": count,
         "usual_step_seconds": seconds,
         "groups": each(_RANK_GROUP, MAX_RANKS),
+        "ended": _WORKERS,
+        "left": _WORKERS,
     }
 )
 _WARNING = fields(
@@ -137,6 +140,9 @@ _REPORT = fields(
         "metrics": check_metrics,
         "snapshot_step": count,
         "failure": _FAILURE,
+        "process_failures": each(
+            fields({"worker": name, "at": checks.count_to(int(checks.MAX_SECONDS))}), MAX_ITEMS
+        ),
         "memberships": each(_RECORD, MAX_ITEMS),
         "stall": _STALL,
         "warnings": each(_WARNING, MAX_ITEMS),

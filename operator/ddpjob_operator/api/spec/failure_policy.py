@@ -120,8 +120,9 @@ class FailurePolicy(Model):
     )
     avoid_nodes: Annotated[Positive, Le(MAX_TIMES)] | None = Field(
         default=None,
-        description="Number of workers that may fail on a node by their own doing. Then new pods of "
-        "the job avoid the node, by a node affinity. By default, no node is avoided.",
+        description="Number of failures on a node: of pods that end by their own doing, and of "
+        "processes. Then new pods of the job avoid the node, by a node affinity. By default, no node "
+        "is avoided.",
     )
     on_hang: Literal["Report", "Restart"] = Field(
         default="Report",

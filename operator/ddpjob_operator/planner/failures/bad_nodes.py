@@ -1,17 +1,21 @@
-"""Counts the workers of a job that failed on each node, and names the nodes that new pods avoid.
+"""Counts the failures of a job on each node, and names the nodes that new pods avoid.
 
 A node with a broken GPU fails every worker that it gets, and the scheduler gives it the next one:
-it has room. May not: judge an end; `deaths` does that. May not: move a pod that runs.
+it has room. Pods fail, and so do processes that the agent starts again in the same pod. The report
+names the last ones, again and again; the status keeps for each node which of them it has counted.
+May not: judge an end; `deaths` does that. May not: move a pod that runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 
 from ddpjob_operator.api.spec.failure_policy import FailurePolicy
 from ddpjob_operator.api.status import NodeFailures
 from ddpjob_operator.planner.observed import Worker
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import Report
 from ddpjob_protocol.messages.warnings import MAX_NAMES, nodes_avoided
 from ddpjob_protocol.text import plural, some
 
@@ -19,10 +23,15 @@ MAX_NODES = 50
 
 
 def count_nodes(
-    known: Iterable[NodeFailures], failed: Iterable[Worker], policy: FailurePolicy, now: datetime
+    known: Iterable[NodeFailures],
+    failed: Iterable[Worker],
+    processes: Iterable[tuple[str, datetime]],
+    policy: FailurePolicy,
+    now: datetime,
 ) -> tuple[NodeFailures, ...]:
     """Return the failures of each node with those of this pass, for the status; the newest last.
 
+    `processes` has the node and the time of each process that failed, the oldest first.
     With a window, a node counts from the beginning once its last failure is older.
     """
     most, window = policy.avoid_nodes, policy.window_seconds
@@ -30,14 +39,39 @@ def count_nodes(
         return ()
     since = None if window is None else now - timedelta(seconds=window)
     nodes = {each.node: each for each in known if since is None or each.at > since}
-    for worker in failed:
-        if worker.node:
-            before = nodes.pop(worker.node, None)
-            count = 1 + (before.count if before else 0)
-            at = now.replace(microsecond=0)
-            nodes[worker.node] = NodeFailures(node=worker.node, count=count, at=at)
+    found = [(worker.node, now.replace(microsecond=0), False) for worker in failed if worker.node]
+    found += [(node, at, True) for node, at in processes if since is None or at > since]
+    for node, at, is_process in found:
+        old = nodes.get(node) or NodeFailures(node=node, count=0, at=at)
+        counted = old.process_failed_at
+        if is_process and counted is not None and at <= counted:
+            continue
+        nodes.pop(node, None)
+        nodes[node] = old.model_copy(
+            update={
+                "count": old.count + 1,
+                "at": max(old.at, at),
+                "process_failed_at": at if is_process else counted,
+            }
+        )
     kept = list(nodes.values())[-MAX_NODES:]
     return tuple(each.model_copy(update={"avoided": each.count >= most}) for each in kept)
+
+
+def failed_processes(
+    workers: Iterable[Worker], report: Report | None
+) -> Iterator[tuple[str, datetime]]:
+    """Yield node and time of each failed process in the report whose worker has its pod still."""
+    node_of = {worker.name: worker.node for worker in workers}
+    for each in report.process_failures if report else ():
+        if node := node_of.get(each.worker):
+            yield node, datetime.fromtimestamp(each.at, UTC)
+
+
+def place_of(failure: Failure, workers: Iterable[Worker]) -> str:
+    """Return the node of a failed process after a semicolon; empty if it is not known."""
+    node = next((w.node for w in workers if w.name == failure.worker), None)
+    return f"; {failure.worker} is on node {node}" if node else ""
 
 
 def avoided(nodes: Iterable[NodeFailures]) -> tuple[str, ...]:
@@ -52,4 +86,4 @@ def why_pending(
     names = avoided(nodes)
     if not names or policy.avoid_nodes is None or not any(each.unschedulable for each in stuck):
         return ""
-    return nodes_avoided(some(names, MAX_NAMES), plural(policy.avoid_nodes, "worker"))
+    return nodes_avoided(some(names, MAX_NAMES), plural(policy.avoid_nodes, "failure"))

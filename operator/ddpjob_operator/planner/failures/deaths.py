@@ -101,7 +101,8 @@ def count_failures(observed: Observed, now: datetime) -> Deaths:
     calm = now - timedelta(seconds=max(CALM_SECONDS, policy.window_seconds or 0.0))
     kept = [e for e in counts.values() if e.group in wanted and (e.at > calm or e.worker in failed)]
     slots = _bounded(sorted(kept, key=lambda each: each.at)[-MAX_SLOTS:])
-    nodes = bad_nodes.count_nodes(observed.job.status.node_failures, new, policy, now)
+    processes = bad_nodes.failed_processes(observed.workers, observed.report)
+    nodes = bad_nodes.count_nodes(observed.job.status.node_failures, new, processes, policy, now)
     return Deaths(slots, nodes)
 
 

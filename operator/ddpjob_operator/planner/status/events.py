@@ -12,6 +12,7 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, EventReason, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.planner.actions import CreateWorker, Event
+from ddpjob_operator.planner.failures import bad_nodes
 from ddpjob_operator.planner.failures.diagnosis import diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.outcome import JobOutcome
@@ -45,6 +46,8 @@ def membership_events(observed: Observed, report: Report | None) -> Iterator[Eve
             cause = Cause(each.cause)
             size = f"{plural(len(each.workers), 'worker')}, {plural(each.world_size, 'process')}"
             text = f"membership {each.id} with {size}: {each.detail or each.cause}"
+            if report.failure is not None and report.failure.summary in each.detail:
+                text += bad_nodes.place_of(report.failure, observed.workers)
             yield Event(_BY_CAUSE[cause].value, text, cause in _WARNINGS)
 
 

@@ -83,4 +83,5 @@ def _failure(stall: Stall, hung: list[str], stacks: dict[str, str], wall: float)
         traceback=stacks.get(hung[0], ""),
         rank=first.ranks[0] if first else None,
         reason=FailureReason.HANG.value,
+        worker=hung[0],
     )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from ddpjob_agent.membership.last_step import LastStep
     from ddpjob_protocol.messages.agent import Failure
+    from ddpjob_protocol.messages.control import ProcessFailure
     from ddpjob_protocol.messages.membership import Membership
 
 
@@ -57,6 +58,7 @@ class RegistryState:
     reason: str = ""
     failure: Failure | None = None
     failure_times: tuple[int, ...] = ()  # of the last failures; seconds since the epoch
+    process_failures: tuple[ProcessFailure, ...] = ()
     silent: frozenset[str] = frozenset()  # lost workers whose connections are open
     history: MembershipHistory = dataclasses.field(default_factory=MembershipHistory)
     stalls: StallDetector = dataclasses.field(default_factory=StallDetector)

@@ -94,13 +94,14 @@ def read_failure(
     trace = next((trace for trace in traces if not trace.is_secondary), None)
     if trace is None and code < 0:
         what = f"was killed by {_signal_name(-code)}"
-        return Failure(ended_at, f"{subject(rank)} {what}", rank=rank, exit_code=code)
+        summary = f"{subject(rank)} {what}"
+        return Failure(ended_at, summary, rank=rank, exit_code=code, worker=worker_of(rank))
     trace = trace or next(iter(traces), None)
     if trace is None:
         words = _last_lines(text)
         hint = f"; last on stderr: {words}" if words else ""
         summary = shorten(f"{subject(rank)} ended with exit code {code}{hint}", MAX_SUMMARY_CHARS)
-        return Failure(at, summary, rank=rank, exit_code=code)
+        return Failure(at, summary, rank=rank, exit_code=code, worker=worker_of(rank))
     failed_rank = trace.rank if trace.rank is not None else rank
     return Failure(
         at=at,
@@ -109,6 +110,7 @@ def read_failure(
         rank=failed_rank,
         exit_code=code,
         secondary=trace.is_secondary,
+        worker=worker_of(failed_rank),
     )
 
 
