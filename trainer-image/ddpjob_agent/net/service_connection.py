@@ -155,9 +155,7 @@ class ServiceConnection:
                     return
                 self.last_received = time.monotonic()
                 if message["type"] == "refused":
-                    raise RejectedError(
-                        f"{message['reason']}; use an agent of the service's version"
-                    )
+                    raise RejectedError(message["reason"])
                 if self.store.on_message(connection, message):
                     continue
                 if message["type"] == "beat":

@@ -28,6 +28,7 @@ from ddpjob_agent.registry.held_membership import without_forged
 from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.order_text import Order, RunPart
 from ddpjob_agent.registry.orders import Orders
+from ddpjob_agent.registry.refusals import refusal_of
 from ddpjob_agent.registry.registration import (
     SupersededError,
     extend_deadlines,
@@ -47,7 +48,7 @@ from ddpjob_agent.service.report_board import ReportBoard
 from ddpjob_agent.service.turns import Turns
 from ddpjob_protocol.codec import DecodeError
 from ddpjob_protocol.keys.membership_seal import MembershipSeal
-from ddpjob_protocol.messages.agent import PROTOCOL, Message
+from ddpjob_protocol.messages.agent import Message
 from ddpjob_protocol.messages.warnings import rendezvous_fails
 from ddpjob_protocol.parsers.report_check import check_member, check_message
 
@@ -190,13 +191,12 @@ class RendezvousServer:
         return frame_limits.message(is_member=self._state.is_member(worker))
 
     def _register(self, connection: Connection, hello: Message) -> _Session:
-        if hello["type"] != "hello" or hello["protocol"] != PROTOCOL:
-            reason = f"protocol {PROTOCOL} is spoken here, not {hello.get('protocol')}"
+        hello, problem = without_forged(hello, self._seal, self._state.current)
+        if reason := refusal_of(hello, connection.peer, self._state):
             connection.send({"type": "refused", "reason": reason})
             raise FramingError(reason)
         if check_member(hello["member"]).worker != connection.peer:
             raise FramingError(f"{connection.peer} registers as another worker")
-        hello, problem = without_forged(hello, self._seal, self._state.current)
         now = time.monotonic()
         worker = on_hello(self._state, hello, now)
         if problem:
