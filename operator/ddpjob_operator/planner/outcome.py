@@ -13,6 +13,7 @@ from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.planner.failures import bad_nodes, deaths
 from ddpjob_operator.planner.observed import Observed, Phase
+from ddpjob_protocol.failures.failure_rules import FailureReason
 from ddpjob_protocol.messages.control import Report, ServiceState
 from ddpjob_protocol.text import CUT, last_lines
 
@@ -79,6 +80,8 @@ def _all_succeeded(observed: Observed) -> bool:
 def _reason(report: Report) -> Reason:
     if report.failure is None:
         return Reason.TOO_MANY_LOSSES
+    if report.failure.reason == FailureReason.OUT_OF_MEMORY:
+        return Reason.OUT_OF_MEMORY
     has_run = not report.failure.permanent or report.failure.traceback
     return Reason.APPLICATION_FAILED if has_run else Reason.COMMAND_FAILED
 

@@ -94,6 +94,18 @@ SUSPENDED = make_job(suspend=True)
             id="application_that_cannot_continue",
         ),
         pytest.param(
+            make_report(
+                W0,
+                state=ServiceState.FAILED,
+                reason="killed",
+                failure=make_failure(summary="killed", reason="OutOfMemory"),
+            ),
+            "Failed",
+            "OutOfMemory",
+            "killed",
+            id="memory",
+        ),
+        pytest.param(
             make_report(W0, state=ServiceState.FAILED, reason="lost a: more than 2 restarts"),
             "Failed",
             "TooManyLosses",

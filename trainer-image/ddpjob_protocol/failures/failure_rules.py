@@ -32,7 +32,7 @@ class RuleAction(str, enum.Enum):
 class FailureReason(str, enum.Enum):
     """The reason of a failure, for rules; most failures have only an exit code."""
 
-    OUT_OF_MEMORY = "OutOfMemory"  # of a pod
+    OUT_OF_MEMORY = "OutOfMemory"  # of a pod, or of a process in a pod that lives
     DISK_LIMIT = "DiskLimitExceeded"
     EVICTED = "Evicted"
     PREEMPTED = "Preempted"

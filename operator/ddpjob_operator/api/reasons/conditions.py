@@ -121,9 +121,10 @@ STALLED = {
         "Correct what the message names: the image, the command, a volume or the securityContext.",
     ),
     Reason.OUT_OF_MEMORY: Entry(
-        "A container used more memory than its limit, and the kernel killed it.",
-        "The worker is replaced after a pause. Each such end counts against"
-        " maxRestarts.application.",
+        "A container used more memory than its limit, and the kernel killed it, or one of its"
+        " processes.",
+        "The worker is replaced after a pause, or starts its processes again. Each such end counts"
+        " against maxRestarts.application.",
         "Raise the memory limit in resources, or make the script use less.",
     ),
     Reason.DISK_LIMIT: Entry(

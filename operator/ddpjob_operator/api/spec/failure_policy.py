@@ -71,8 +71,8 @@ class FailureRule(Model):
         | None
     ) = Field(
         default=None,
-        description="Reasons for the end of a pod; NoProgress for a job that hangs, with onHang: "
-        "Restart.",
+        description="Reasons for the end of a pod; OutOfMemory of a process, too; NoProgress for a "
+        "job that hangs, with onHang: Restart.",
     )
 
     def to_protocol(self) -> failure_rules.FailureRule:

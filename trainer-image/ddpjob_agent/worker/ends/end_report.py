@@ -17,6 +17,7 @@ from ddpjob_agent.worker.decisions import orders
 from ddpjob_agent.worker.ends.denied_folder import explain_denied
 from ddpjob_agent.worker.ends.early_end import early_end
 from ddpjob_agent.worker.ends.failure_report import explain_missing_script, read_failure
+from ddpjob_agent.worker.ends.memory_kills import MemoryKills, explain_memory
 from ddpjob_agent.worker.launch import recorded_steps
 from ddpjob_agent.worker.processes.start_attempts import start_failure
 from ddpjob_protocol.codec import encode
@@ -42,18 +43,21 @@ class EndReport:
         link: ServiceConnection,
         live: LiveProcesses,
         output: OutputCapture,
+        memory: MemoryKills | None = None,
     ) -> None:
         self._settings = settings
         self._state = state
         self._link = link
         self._live = live
         self._output = output
+        self._memory = memory or MemoryKills()
 
     def on_exit(self, run: Run | None, code: int, logs: str, *, is_silent: bool) -> None:
         """Report the exit of a run that is still wanted.
 
         `logs` is the folder of the run's log files. `is_silent`: there was no report of progress.
         """
+        no_memory = self._memory.news()
         if run is None or not self._awaits(run):
             return
         log.info("the command ended with exit code %d", code)
@@ -66,6 +70,7 @@ class EndReport:
             failure = read_failure(code, time.time(), *self._output.errors, logs, worker_of)
             if run.is_first and is_silent:
                 failure = explain_missing_script(failure, os.getcwd())
+            failure = explain_memory(failure, no_memory)
             self._fail(run, explain_denied(failure, self._settings.snapshot_folder, os.getcwd()))
 
     def on_early_end(self, run: Run | None, local_rank: int, logs: str) -> None:
