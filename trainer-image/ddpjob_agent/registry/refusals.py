@@ -7,7 +7,6 @@ deleted. A member registers until a membership without it has formed, because th
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from ddpjob_protocol.messages.agent import PROTOCOL
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.messages.agent import Message
 
-NAME = re.compile(r"(.+-\d{3,})-(\d+)", re.ASCII)  # slot, and the number of the worker in it
+INDEX_DIGITS = 3  # at least, in the name of a worker
 
 
 def refusal_of(hello: Message, worker: str, state: RegistryState) -> str:
@@ -36,11 +35,17 @@ def refusal_of(hello: Message, worker: str, state: RegistryState) -> str:
 
 def _successor(worker: str, expected: Iterable[str]) -> str:
     """Return the expected worker of the same slot with a higher number, or an empty text."""
-    mine = NAME.fullmatch(worker)
-    if mine is None:
+    slot, number = _parts(worker)
+    if not slot:
         return ""
-    slot, number = mine[1], int(mine[2])
-    found = (NAME.fullmatch(each) for each in expected if each.startswith(slot))
-    return next(
-        (each[0] for each in found if each and each[1] == slot and int(each[2]) > number), ""
-    )
+    others = ((each, *_parts(each)) for each in expected)
+    return next((name for name, at, other in others if at == slot and other > number), "")
+
+
+def _parts(worker: str) -> tuple[str, int]:
+    """Return slot and number of a name such as `digits-worker-001-2`; no slot for another name."""
+    slot, _, number = worker.rpartition("-")
+    index = slot.rpartition("-")[2]
+    if len(index) < INDEX_DIGITS or not index.isdecimal() or not number.isdecimal():
+        return "", 0
+    return slot, int(number)
