@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Callable
 
@@ -22,6 +23,8 @@ from ddpjob_protocol.messages.warnings import (
 from ddpjob_protocol.parsers.progress import ProgressReport
 from ddpjob_protocol.parsers.report_check import check_message
 
+# A smaller difference between the clocks of a node and the service may be the way of a message.
+SKEW_SECONDS = 2.0
 _Content = Mapping[str, Any]
 
 
@@ -50,7 +53,7 @@ def _on_exited(state: RegistryState, worker: str, message: _Content, now: float)
         return _on_live_exited(state, worker, message, now)
     if not state.is_current(worker, message):
         return Effect.NOTHING
-    failure = _failure_in(message)
+    failure = failure_in(state, message, now)
     if failure is None:
         return Effect.turn_if(state.workers.change(worker, done=True))
     return Effect.turn_if(state.workers.change(worker, exit_at=now, failure=failure))
@@ -60,7 +63,7 @@ def _on_live_exited(state: RegistryState, worker: str, message: _Content, now: f
     known = state.workers.get(worker)
     if known is None or not message.get("live"):
         return Effect.NOTHING  # of the start before live mode was known
-    failure = _failure_in(message)
+    failure = failure_in(state, message, now)
     if state.view.running and state.is_member(worker):
         exit_at = now if failure else None
         changed = state.workers.change(
@@ -74,9 +77,18 @@ def _on_live_exited(state: RegistryState, worker: str, message: _Content, now: f
     return Effect.turn_if(bool(failure))
 
 
-def _failure_in(message: _Content) -> Failure | None:
-    failure = message.get("failure")
-    return None if failure is None else decode(Failure, failure)
+def failure_in(state: RegistryState, message: _Content, now: float) -> Failure | None:
+    """Return the failure in a message; its time is corrected if the clock of its node is wrong.
+
+    The first failure is the cause of the others, so times of two nodes are compared.
+    """
+    if message.get("failure") is None:
+        return None
+    failure, clock = decode(Failure, message["failure"]), message.get("clock")
+    skew = 0.0 if clock is None else state.wall(now) - clock
+    if abs(skew) < SKEW_SECONDS:
+        return failure
+    return dataclasses.replace(failure, at=max(0.0, failure.at + skew))
 
 
 def _on_bye(state: RegistryState, worker: str, _message: _Content, _now: float) -> Effect:

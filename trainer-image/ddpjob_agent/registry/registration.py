@@ -13,14 +13,14 @@ from ddpjob_agent.membership.state import WorkerState
 from ddpjob_agent.registry.decisions import mark_overdue
 from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.messages import (
+    failure_in,
     on_inventory,
     on_progress_report,
     on_steps_done,
     on_stopped,
 )
-from ddpjob_protocol.codec import DecodeError, decode
+from ddpjob_protocol.codec import DecodeError
 from ddpjob_protocol.failures.failure_rules import merge_times
-from ddpjob_protocol.messages.agent import Failure
 from ddpjob_protocol.messages.control import ServiceState
 from ddpjob_protocol.messages.membership import Membership, MembershipId
 from ddpjob_protocol.parsers.report_check import check_hello, check_member, check_membership
@@ -130,7 +130,7 @@ def _relearn(
     """Take the facts of a member about the current membership; return its new row."""
     assert state.current is not None
     worker = known.member.worker
-    failure = message["failure"] and decode(Failure, message["failure"])
+    failure = failure_in(state, message, now)
     if not message["running"] and state.view.running:
         state.update(running=False, lost=(*state.view.lost, worker))
     if message["steps_done"]:

@@ -105,6 +105,7 @@ class Agent:
             **orders.hello_message(self._state),
             **self._supervisor.hello_message(),
             "reach": self._connectivity.port,
+            "clock": time.time(),
         }
 
     def _heartbeat(self) -> Message:

@@ -175,7 +175,10 @@ _INVENTORY = fields(
 )
 _LIST = each(lambda data, _: data, MAX_WRITES)
 _MESSAGES: Mapping[str, Check] = {
-    "exited": fields({"membership": name, "live": flag, "failure": _failure}, "membership"),
+    "exited": fields(
+        {"membership": name, "live": flag, "failure": _failure, "clock": checks.seconds},
+        "membership",
+    ),
     "broken": fields({"membership": name, "why": checks.text_to(MAX_WARNING)}, "membership", "why"),
     "asks": fields({"membership": name, "rank": count}, "membership"),
     "stops": fields({"membership": name}, "membership"),
@@ -233,6 +236,7 @@ _HELLO: Mapping[str, tuple[Check, Any]] = {
     "stops": (flag, False),
     "done": (flag, False),
     "failure": (_failure, None),
+    "clock": (checks.seconds, None),  # of its node; seconds since the epoch
     "stopped": (name, ""),
     "steps_done": (_STEPS_DONE, None),
     "reports": (each(lambda data, _: ProgressReport.parse(data), MAX_REPORTS), []),

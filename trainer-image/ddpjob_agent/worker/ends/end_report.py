@@ -117,6 +117,7 @@ class EndReport:
                 "membership": self._membership_of(run),
                 "live": run.live,
                 "failure": encode(self._state.failure),
+                "clock": time.time(),
             }
         )
 
