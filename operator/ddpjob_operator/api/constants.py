@@ -65,6 +65,7 @@ class Reason(StrEnum):
     TOO_FEW_PLACED = "TooFewPlaced"
     WORKER_SILENT = "WorkerSilent"
     NOT_CONNECTED = "NotConnected"
+    WORKER_NOT_STARTED = "WorkerNotStarted"
     GATED = "Gated"
     WORKERS_FAIL = "WorkersFail"
     IMAGE_NOT_PULLED = "ImageCannotBePulled"

@@ -99,6 +99,8 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             gates=gates,
             exit_code=_exit_code(status, own),
             disrupted=_condition(status, "DisruptionTarget").get("status") == "True",
+            placed_at=_since(_condition(status, "PodScheduled"), "True"),
+            sandbox_ready=_holds(_condition(status, "PodReadyToStartContainers")),
             running_since=_running_since(status, own),
             sidecars_left=agent_ended is not None and phase in (Phase.PENDING, Phase.RUNNING),
             key=labels.get(constants.LABEL_KEY, ""),
@@ -218,9 +220,13 @@ def _state(container: Mapping[str, Any]) -> Mapping[str, Any]:
     return (looping and container.get("lastState")) or state
 
 
-def _since(condition: Mapping[str, Any]) -> datetime | None:
+def _since(condition: Mapping[str, Any], status: str = "False") -> datetime | None:
     text = condition.get("lastTransitionTime")
-    return datetime.fromisoformat(text) if text and condition.get("status") == "False" else None
+    return datetime.fromisoformat(text) if text and condition.get("status") == status else None
+
+
+def _holds(condition: Mapping[str, Any]) -> bool | None:
+    return {"True": True, "False": False}.get(condition.get("status", ""))
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -46,6 +46,8 @@ class Worker:
     gates: tuple[str, ...] = ()
     exit_code: int | None = None  # of the agent; None: not known
     disrupted: bool = False  # preempted, drained, or ended for the sake of its node
+    placed_at: datetime | None = None  # when the scheduler gave it a node
+    sandbox_ready: bool | None = None  # its volumes and its network are; None: not known
     # Start of its container.
     running_since: datetime | None = None
     key: str = ""  # fingerprint of the key that its own keys were derived from

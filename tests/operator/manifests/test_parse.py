@@ -219,6 +219,25 @@ def test_the_start_of_an_agent_is_known() -> None:
     assert the_worker(raw_pod(worker_manifest(), status, NODE)).running_since == begin
 
 
+@pytest.mark.parametrize(("word", "ready"), [("True", True), ("False", False), (None, None)])
+def test_a_pod_that_does_not_start_has_the_time_of_its_node(
+    word: str | None, *, ready: bool | None
+) -> None:
+    placed = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": "2026-01-02T03:04:05Z",
+    }
+    conditions = [placed]
+    if word is not None:
+        conditions.append({"type": "PodReadyToStartContainers", "status": word})
+    waiting = {"name": "trainer", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    status = {"phase": "Pending", "conditions": conditions, "containerStatuses": [waiting]}
+    worker = the_worker(raw_pod(worker_manifest(), status, NODE))
+    assert worker.placed_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert (worker.sandbox_ready, worker.unschedulable_since) == (ready, None)
+
+
 def test_the_exit_code_and_a_disruption_are_known() -> None:
     done = {"name": "trainer", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
     target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}

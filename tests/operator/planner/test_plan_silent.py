@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,9 @@ def after(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def follow(job: DDPJob, workers: tuple[Worker, ...], report: Report, *times: float) -> list[Plan]:
+def follow(
+    job: DDPJob, workers: tuple[Worker, ...], report: Report | None, *times: float
+) -> list[Plan]:
     """The plans of passes at these times, each with the status of the one before."""
     plans = []
     for seconds in times:
@@ -148,3 +151,78 @@ def test_a_job_below_its_minimum_behind_a_gate_is_stalled() -> None:
     assert (status, reason) == ("True", "Gated")
     assert GATES[0] in text
     assert "at least 2 must be placed" in text
+
+
+# --- pods that have a node and do not start --------------------------------------------------------
+
+
+def placed(index: int, **fields: Any) -> Worker:
+    """A worker that got its node now, and whose container waits there."""
+    facts = {"node": f"node-{index}", "placed_at": NOW, **fields}
+    return make_worker(index, phase=PENDING, **facts)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        pytest.param({}, "the kubelet gives no reason", id="nothing_known"),
+        pytest.param(
+            {"sandbox_ready": False}, "its volumes, devices or network are not ready", id="volume"
+        ),
+        pytest.param(
+            {"sandbox_ready": True}, "its image is pulled, or an init container runs", id="image"
+        ),
+        pytest.param(
+            {"reason": "CrashLoopBackOff", "message": "back-off", "sandbox_ready": True},
+            "CrashLoopBackOff: back-off",
+            id="an_init_container",
+        ),
+    ],
+)
+def test_a_worker_that_does_not_start_is_named_and_stays(fields: Any, why: str) -> None:
+    slow = placed(2, **fields)
+    report = make_report(W0, W1, membership=make_membership(W0, W1, n=2), snapshot_step=1)
+    before, named, later = follow(joined(W0, W1, slow), (W0, W1, slow), report, 599, 600, 90_000)
+    assert before.requeue_after == 1
+    assert (before.status.warnings, named.actions, later.actions) == ((), (), ())
+    [(reason, text, warning)] = events_of(named)
+    assert (reason, warning) == ("WorkerNotStarted", True)
+    assert text.startswith(f"{slow.name}: its pod is on node node-2 since 03:04:05 UTC, and ")
+    assert f"has not started: {why}. See" in text
+    assert f"kubectl describe pod {slow.name}" in text
+    assert told(named.status, "Resizing")[:2] == ("True", "WorkerNotStarted")
+    assert slow.name in told(named.status, "Running")[2]
+    assert later.events == ()
+    [after_start] = follow(
+        joined(W0, W1, slow).model_copy(update={"status": later.status}),
+        (W0, W1, make_worker(2)), report, 90_001,
+    )  # fmt: skip
+    assert after_start.status.warnings == ()
+
+
+@pytest.mark.parametrize("report", [None, ALONE], ids=["without_a_report", "with_a_report"])
+def test_a_job_whose_workers_do_not_start_is_stalled(report: Report | None) -> None:
+    slow = (placed(0), placed(1))
+    first, named, later = follow(make_job(2, status=make_status()), slow, report, 0, 600, 700)
+    assert told(first.status, "Stalled")[0] == "False"
+    status, reason, text = told(named.status, "Stalled")
+    assert (status, reason) == ("True", "WorkerNotStarted")
+    assert text.startswith(f"{slow[0].name}: its pod is on node node-0 since")
+    assert len(later.status.warnings) == 2, "each once"
+    assert [each[0] for each in events_of(named)] == ["WorkerNotStarted"]
+    assert later.events == ()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"reason": "ImagePullBackOff"}, id="diagnosed"),
+        pytest.param({"node": None, "placed_at": None, "unschedulable": "full"}, id="unplaced"),
+        pytest.param({"deleting": True}, id="deleted"),
+    ],
+)
+def test_other_workers_that_wait_have_their_own_reasons(fields: Any) -> None:
+    report = make_report(W0, W1, membership=make_membership(W0, W1, n=2))
+    slow = placed(2, **fields)
+    [planned] = follow(joined(W0, W1, slow), (W0, W1, slow), report, 6000)
+    assert "WorkerNotStarted" not in [each.reason for each in planned.status.warnings]

@@ -44,6 +44,7 @@ class WarningReason(str, enum.Enum):
     RENDEZVOUS_FAILS = "RendezvousFails"
     WORKER_SILENT = "WorkerSilent"
     NOT_CONNECTED = "NotConnected"
+    WORKER_NOT_STARTED = "WorkerNotStarted"
     START_SLOW = "StartSlow"
     HANG_STACKS = "HangStacks"
     NODES_AVOIDED = "NodesAvoided"

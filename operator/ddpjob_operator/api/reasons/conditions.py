@@ -78,6 +78,13 @@ STALLED = {
         "Allow connections between the pods of the job to port 29400, and to DNS. Check network"
         " policies, and read the log of the pod.",
     ),
+    Reason.WORKER_NOT_STARTED: Entry(
+        "A pod has had a node for ten minutes, and its container has not started: a volume, a device,"
+        " the network, or a long pull of its image.",
+        "The job trains without the worker if minReplicas allows it. The pod stays.",
+        "Read the events of the pod. Wait for a large image. If the node is at fault, cordon the node"
+        " and delete the pod.",
+    ),
     Reason.SERVICE_UNREACHABLE: Entry(
         "The rendezvous pod is ready, but the operator gets no answer from it: a network policy, a"
         " firewall, or a refused key.",

@@ -5,6 +5,7 @@ worker once its processes have ended by themselves: after orphanSeconds and a ma
 train and the kubelet of its node does not renew its Lease, the node is lost: its processes cannot
 train without the others, and the worker is replaced at once. A worker that
 never registered is not connected. A successor would most likely not connect either, so it stays.
+The pods of `slow_starts` do not run yet.
 
 The time counts only while the service answers the operator. A service that starts again has
 no workers at first.
@@ -22,6 +23,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import SilentWorkerStatus
 from ddpjob_operator.planner.joined import joined_ever
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
+from ddpjob_operator.planner.silence import slow_starts
 from ddpjob_protocol.messages.control import Report
 
 TOLD_SECONDS = 5.0  # an agent connects again within seconds
@@ -58,6 +60,7 @@ def told(observed: Observed, now: datetime) -> dict[str, Reason]:
     for worker, begin in _never_registered(observed):
         if now >= begin + timedelta(seconds=CONNECT_SECONDS):
             found[worker.name] = Reason.NOT_CONNECTED
+    found.update(dict.fromkeys(slow_starts.do_not_start(observed, now), Reason.WORKER_NOT_STARTED))
     return found
 
 
@@ -98,6 +101,8 @@ def lost_node(observed: Observed, worker: Worker) -> str:
 
 def describe(observed: Observed, worker: Worker, now: datetime) -> str:
     """Return the problem of a worker that the status names, and the remedy."""
+    if worker.name in slow_starts.do_not_start(observed, now):
+        return slow_starts.describe(worker)
     where = f" on node {worker.node}" if worker.node else ""
     for each in silent_workers(observed, now):
         if each.name == worker.name:
@@ -120,6 +125,8 @@ def next_times(observed: Observed, now: datetime) -> Iterator[datetime]:
         yield each.since + timedelta(seconds=TOLD_SECONDS)
         yield _replace_at(observed, each)
     yield from _lost_at(observed, now).values()
+    for _, begin in slow_starts.placed_since(observed):
+        yield begin + timedelta(seconds=slow_starts.START_SECONDS)
     for _, begin in _never_registered(observed):
         yield from (begin + timedelta(seconds=each) for each in (SLOW_SECONDS, CONNECT_SECONDS))
 

@@ -63,7 +63,7 @@ def current_warnings(
         since = now.timestamp()
         found.append(_status(JobWarning(WarningReason.NODES_AVOIDED.value, avoided, since=since)))
     if report is None:
-        found += (w for w in known.values() if w.worker or w.reason not in OWN)
+        found += (w for w in known.values() if _is_reported(w))
     else:
         found += map(_status, report.warnings)
     dated = {_identity(w): known.get(_identity(w), w).since for w in found}
@@ -71,6 +71,13 @@ def current_warnings(
     past = [w for key, w in known.items() if not w.ongoing and key not in dated]
     incidents = (*past, *(w for w in current if not w.ongoing))
     return (*(w for w in current if w.ongoing), *incidents[-MAX_INCIDENTS:])
+
+
+def _is_reported(warning: WarningStatus) -> bool:
+    """Return whether a problem is known from the report of the service alone."""
+    if warning.reason == WarningReason.WORKER_NOT_STARTED:
+        return False
+    return bool(warning.worker) or warning.reason not in OWN
 
 
 def _own_warnings(observed: Observed, report: Report | None, now: datetime) -> Iterator[JobWarning]:
