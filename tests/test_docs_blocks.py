@@ -20,7 +20,7 @@ from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.cli.main import COMMANDS, load
 from ddpjob_trainer.__main__ import _parser as snapshots_parser
 from ddpjob_trainer.elastic.step import Step
-from support.pages import ROOT, Block, blocks
+from support.pages import Block, blocks, command_lines
 
 BLOCKS = list(blocks())
 FIELDS = {field.alias or name for name, field in DDPJobSpec.model_fields.items()}
@@ -92,30 +92,6 @@ def test_the_list_of_other_yaml_is_as_short_as_can_be() -> None:
 
 
 # Commands
-
-COMMAND = re.compile(r"^(?:\S*/)?(ddpjob|kubectl ddp) (.*)$")
-OPERATORS = re.compile(r"\s(?:&&|\|\||\||>|;)\s|\s#\s")
-INLINE = re.compile(r"`((?:ddpjob|kubectl ddp) [^`]+)`")
-PLACEHOLDERS = re.compile(r"…|\\\|| \[|\|")  # several commands in one text
-
-
-def command_lines() -> dict[str, str]:
-    """The commands of all blocks without a language, and those within the text, by their place."""
-    found: dict[str, str] = {}
-    for block in BLOCKS:
-        if block.language in {"", "bash", "sh", "console"}:
-            joined = block.text.replace("\\\n", " ")
-            for number, line in enumerate(joined.splitlines()):
-                for part in OPERATORS.split(line.strip()):
-                    if command := COMMAND.match(part.strip()):
-                        found[f"{block.page}:{block.line + number}: {command[0]}"] = command[2]
-    for page in sorted({block.page for block in BLOCKS}):
-        for inline in INLINE.findall((ROOT / page).read_text()):
-            command = COMMAND.match(OPERATORS.split(inline)[0])
-            if command is not None and not PLACEHOLDERS.search(inline):
-                found[f"{page}: {command[0]}"] = command[2]
-    return found
-
 
 LINES = command_lines()
 

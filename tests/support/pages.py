@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMAND = re.compile(r"^(?:\S*/)?(ddpjob|kubectl ddp) (.*)$")
+OPERATORS = re.compile(r"\s(?:&&|\|\||\||>|;)\s|\s#\s")
+INLINE = re.compile(r"`((?:ddpjob|kubectl ddp) [^`]+)`")
+PLACEHOLDERS = re.compile(r"…|\\\|| \[|\|")  # several commands in one text
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
@@ -51,3 +55,27 @@ def execute(*blocks: str) -> dict[str, object]:
     for block in blocks:
         exec(compile(block, "page", "exec"), variables)
     return variables
+
+
+def shell_lines() -> dict[str, str]:
+    """The commands of all blocks without a language, by their place."""
+    found: dict[str, str] = {}
+    for block in blocks():
+        if block.language in {"", "bash", "sh", "console"}:
+            joined = block.text.replace("\\\n", " ")
+            for number, line in enumerate(joined.splitlines()):
+                for part in OPERATORS.split(line.strip()):
+                    if command := COMMAND.match(part.strip()):
+                        found[f"{block.page}:{block.line + number}: {command[0]}"] = command[2]
+    return found
+
+
+def command_lines() -> dict[str, str]:
+    """The commands of all blocks without a language, and those within the text, by their place."""
+    found = shell_lines()
+    for page in sorted({block.page for block in blocks()}):
+        for inline in INLINE.findall((ROOT / page).read_text()):
+            command = COMMAND.match(OPERATORS.split(inline)[0])
+            if command is not None and not PLACEHOLDERS.search(inline):
+                found[f"{page}: {command[0]}"] = command[2]
+    return found
