@@ -336,7 +336,7 @@ def test_wait_follows_a_job_to_its_end_and_never_touches_it(ddpjob: Shell, jobs:
         assert first.returncode == ExitCode.OK
     reason = Reason.APPLICATION_FAILED
     jobs.write_status(ended(ConditionType.FAILED, reason, "rank 1 failed\nValueError: no data"))
-    said = ddpjob.fails(ExitCode.JOB_FAILED, "wait", "-q", "digits")
+    said = ddpjob.fails(ExitCode.JOB_FAILED, "wait", "digits")  # the failure once
     assert said == (
         "digits failed: ApplicationFailed: rank 1 failed\nValueError: no data\n"
         "logs: ddpjob logs digits --failed\n"

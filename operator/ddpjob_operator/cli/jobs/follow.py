@@ -54,15 +54,15 @@ def wait_for_end(
     for change, job in jobs_api.watch_jobs(cluster, cluster.namespace, name, deadline):
         if change is jobs_api.Change.DELETED and job["metadata"]["uid"] == uid:
             raise JobEndedError(f"{name} was deleted before it ended", "Deleted")
+        if text.state(job) == "Failed":
+            explanation = text.explanation(job)
+            message = f"{name} failed: {explanation}\nlogs: ddpjob logs {name} --failed"
+            raise JobEndedError(message, text.conditions(job)["Failed"]["reason"])
         news = text.news(job)
         if news != shown:
             on_news(news)
         shown = news
         if text.state(job) == "Complete":
             return job
-        if text.state(job) == "Failed":
-            explanation = text.explanation(job)
-            message = f"{name} failed: {explanation}\nlogs: ddpjob logs {name} --failed"
-            raise JobEndedError(message, text.conditions(job)["Failed"]["reason"])
     message = f"{name} has not ended within {timeout:g} s: {shown}. It continues; wait again"
     raise CommandError(ExitCode.TIMEOUT, message)
