@@ -92,7 +92,7 @@ def test_a_job_is_worked_on_without_a_trace_on_it(
     assert scraped(text) >= {metric.name for metric in OPERATOR_METRICS if metric is not EVENTS}
     assert 'controller_runtime_reconcile_total{controller="ddpjob",result="success"} ' in text
     assert 'ddpjob_jobs{state="Waiting"} 1.0' in text
-    own = f'name="digits",namespace="{namespace}"'
+    own = f'namespace="{namespace}",name="digits"'
     assert f'ddpjob_job_state{{{own},state="Waiting"}} 1.0' in text
     assert f"ddpjob_job_workers_wanted{{{own}}} 2.0" in text
 

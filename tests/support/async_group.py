@@ -8,6 +8,7 @@ all-reduce of a few numbers is not queued: it stands for the group's collectives
 
 from __future__ import annotations
 
+import atexit
 import datetime as dt
 import os
 import queue
@@ -31,6 +32,7 @@ class Device:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True).start()
+        atexit.register(self.synchronize)  # a thread in gloo's code would abort a process that ends
 
     def queue(self, work: Callable[[], None]) -> None:
         """Do the work later."""

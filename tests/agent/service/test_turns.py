@@ -197,7 +197,7 @@ def test_a_store_request_that_cannot_be_served_is_refused() -> None:
         odd = base64.b64encode(b"?").decode()
         job.agents["a"].send({"type": "store", "id": 1, "membership": "1.1.1", "data": odd})
         answer = {"type": "stored", "id": 1, "data": "", "refused": "unknown command 63"}
-        assert await job.received("a") == answer
+        assert answer.items() <= (await job.received("a")).items()
         await job.beats("a")
 
     run(body)

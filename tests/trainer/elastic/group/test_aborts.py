@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -53,3 +55,32 @@ def test_a_backend_without_an_abort_is_no_error() -> None:
         aborts.start([Without()])
         assert aborts.wait(120)
     assert not seen
+
+
+ENDS_WHILE_A_THREAD_ABORTS = """
+import atexit, threading, time
+from ddpjob_trainer.elastic.group.aborts import ExitGate
+
+def abort(name, begins):
+    begins.wait()
+    with gate.pass_through():
+        inside.set()
+        time.sleep(0.5)
+        print(name, flush=True)
+
+gate, inside, ends, at_once = ExitGate(), *(threading.Event() for _ in range(3))
+for name, begins in (("begun before the end", at_once), ("begun at the end", ends)):
+    threading.Thread(target=abort, args=[name, begins], daemon=True).start()
+at_once.set()
+inside.wait()
+atexit._run_exitfuncs()
+ends.set()
+time.sleep(1)
+"""
+
+
+def test_a_process_ends_while_no_thread_aborts_a_group() -> None:
+    """Python would stop the thread in torch's code, and so the process would end by SIGABRT."""
+    command = [sys.executable, "-c", ENDS_WHILE_A_THREAD_ABORTS]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout == "begun before the end\n"

@@ -26,7 +26,7 @@ from torch.distributed import distributed_c10d
 
 from ddpjob_protocol.addresses import split_address
 from ddpjob_trainer.elastic.group import sockets
-from ddpjob_trainer.elastic.group.aborts import Aborts
+from ddpjob_trainer.elastic.group.aborts import Aborts, ExitGate
 from ddpjob_trainer.elastic.group.break_errors import GroupAbortedError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ElasticProcessGroup:
         self._store: frozenset[int] = frozenset()  # sockets, by their inode numbers
         self._peers: frozenset[int] = frozenset()
         self._held: dict[int, socket.socket] = {}
-        self._aborts = Aborts()
+        self._aborts, self._gate = Aborts(), ExitGate()
         self.connecting = False
         self._is_half_made = False
         self._is_aborted = False
@@ -129,6 +129,10 @@ class ElasticProcessGroup:
         connection during its setup, gloo would end the process.
         """
         self._is_aborted = True  # before collectives on devices return wrong values
+        with self._gate.pass_through():
+            self._abort()
+
+    def _abort(self) -> None:
         # Torch knows the groups until `destroy`: without them it would raise ValueErrors.
         groups = [*distributed_c10d._world.pg_names]  # noqa: SLF001 - no public list
         has_started = self._aborts.start(groups)
