@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-EXIT_SECONDS = 10.0  # the end of the process waits so long for a thread
+EXIT_SECONDS = 10.0  # for a thread, at the end of the process
 
 
 class ExitGate:
