@@ -18,7 +18,8 @@ from benchmarks.workloads.common import STEP_SECONDS, StepLog, training
 from ddpjob_protocol.environment import ENV_SNAPSHOT_DIR
 
 
-def train(log: StepLog, size: str) -> None:
+def train(log: StepLog, size: str, pause: float = STEP_SECONDS) -> None:
+    """Train until killed; wait for `pause` seconds after each step."""
     from ddpjob_trainer import Loop  # noqa: PLC0415 - imports torch, which is measured
 
     trained = training(size)
@@ -28,7 +29,7 @@ def train(log: StepLog, size: str) -> None:
             trained.step(loop.model)
         if step.done:
             log.write(step.number + 1, step.world_size)
-        time.sleep(STEP_SECONDS)
+        time.sleep(pause)
 
 
 if __name__ == "__main__":

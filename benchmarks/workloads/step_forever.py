@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -15,7 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.workloads.common import STEP_SECONDS, TINY, StepLog, training
 
 
-def train(log: StepLog) -> None:
+def train(
+    log: StepLog, pause: float = STEP_SECONDS, report: Callable[[int], object] | None = None
+) -> None:
+    """Train until killed; after each step call `report`, and wait for `pause` seconds."""
     # ruff: noqa: PLC0415  (importing torch is part of what is measured)
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -27,8 +31,10 @@ def train(log: StepLog) -> None:
     while True:
         trained.step(wrapped)
         step += 1
+        if report is not None:
+            report(step)
         log.write(step, world)
-        time.sleep(STEP_SECONDS)
+        time.sleep(pause)
 
 
 if __name__ == "__main__":

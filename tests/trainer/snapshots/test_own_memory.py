@@ -53,7 +53,9 @@ def test_a_script_that_does_not_fit_is_not_trained_after_its_load_failed(tmp_pat
             snapshots.due(1)
         with pytest.raises(SnapshotError, match=r"load\(\) has failed"):
             snapshots.save(2, model=other)
-    assert Snapshots(tmp_path / "new").save(2, model=other, wait=True), "it starts anew"
+    assert Snapshots(tmp_path / "new").save(2, model=other, wait=True), (
+        "another directory is a new start"
+    )
     run = Run(seed=2)
     assert snapshots.load(**run.parts()) is not None
     assert snapshots.save(2, **run.parts(), wait=True)

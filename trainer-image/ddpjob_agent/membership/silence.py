@@ -40,10 +40,14 @@ class Signs:
     stepped_at: float | None = None  # their last step; None: they report no steps
 
 
+def usual_pause(pauses: Sequence[float]) -> float:
+    """Return the median of the seconds between two reports of steps."""
+    return sorted(pauses)[len(pauses) // 2]
+
+
 def longest_step(pauses: Sequence[float]) -> float:
     """Return the seconds after which a job without a step has stalled, by its last pauses."""
-    usual = sorted(pauses)[len(pauses) // 2]
-    return max(STALL_SECONDS, STALL_STEPS * usual, STALL_LONGEST * max(pauses))
+    return max(STALL_SECONDS, STALL_STEPS * usual_pause(pauses), STALL_LONGEST * max(pauses))
 
 
 def overdue(

@@ -169,6 +169,19 @@ def test_only_those_who_are_left_lag() -> None:
     assert [(each.ranks, each.behind) for each in stall.groups] == [((2,), True), ((1,), False)]
 
 
+def job_of_a_restarted_service() -> Job:
+    """A job whose service was started again after ten steps."""
+    job = Job()
+    assert job.state.current is not None
+    membership = dataclasses.replace(job.state.current, id=MembershipId(1, 1, 7))
+    job.state = initial_state(1, 2, WALL)
+    job.expect(*NAMES)
+    step = {"event": "step", "step": 10, "total": 1000}
+    for name in NAMES:
+        job.hello(name, membership=encode(membership), reports=[step])
+    return job
+
+
 def test_a_hang_before_the_end_is_none_of_the_end() -> None:
     job = Job()
     job.steps(1, 10)
@@ -179,14 +192,7 @@ def test_a_hang_before_the_end_is_none_of_the_end() -> None:
 
 
 def test_a_restarted_service_measures_the_end_again() -> None:
-    job = Job()
-    assert job.state.current is not None
-    membership = dataclasses.replace(job.state.current, id=MembershipId(1, 1, 7))
-    job.state = initial_state(1, 2, WALL)
-    job.expect(*NAMES)
-    step = {"event": "step", "step": 10, "total": 1000}
-    for name in NAMES:
-        job.hello(name, membership=encode(membership), reports=[step])
+    job = job_of_a_restarted_service()
     ended(job, "b")
     assert job.stall_after(600) is None
     stall = job.stall_after(61)
@@ -287,14 +293,7 @@ def test_a_service_that_stood_still_does_not_blame_the_processes() -> None:
 
 def test_a_restarted_service_measures_steps_again() -> None:
     """Messages that arrive at once are older: they do not show the time of a step."""
-    job = Job()
-    assert job.state.current is not None
-    membership = dataclasses.replace(job.state.current, id=MembershipId(1, 1, 7))
-    job.state = initial_state(1, 2, WALL)
-    job.expect(*NAMES)
-    step = {"event": "step", "step": 10, "total": 1000}
-    for name in NAMES:
-        job.hello(name, membership=encode(membership), reports=[step])
+    job = job_of_a_restarted_service()
     job.step(11)
     assert job.stall_after(1000) is None
     job.step(12)

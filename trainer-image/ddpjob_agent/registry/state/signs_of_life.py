@@ -13,7 +13,7 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.membership.silence import Signs, longest_step, overdue
+from ddpjob_agent.membership.silence import Signs, longest_step, overdue, usual_pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,7 +136,7 @@ class SignsOfLife:
             for worker in workers
             if (member := self._members.get(name := worker.member.worker)) is not None
         ]  # fmt: skip
-        return overdue(signs, self._patience(), policy.process_deadline, now)
+        return overdue(signs, longest_step(self._last_pauses()), policy.process_deadline, now)
 
     def _was_stalled(self, now: float) -> bool:
         """Return whether the service did not run for a while."""
@@ -153,11 +153,10 @@ class SignsOfLife:
         late = now - self._reported[0]
         if not LATE_SECONDS <= late <= policy.heartbeat_deadline:
             return False
-        usual = sorted(pause for _, pause in self._pauses)[len(self._pauses) // 2]
-        return late >= LATE * usual
+        return late >= LATE * usual_pause(self._last_pauses())
 
-    def _patience(self) -> float:
-        return longest_step([pause for _, pause in self._pauses])
+    def _last_pauses(self) -> list[float]:
+        return [pause for _, pause in self._pauses]
 
     def _forget(self) -> None:
         self._reported = None
