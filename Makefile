@@ -14,7 +14,7 @@ export QUICK
 .PHONY: help
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^## / {printf "\n%s\n", substr($$0, 4)} \
-	  /^[a-z][a-z-]*:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	  /^[a-z][a-z0-9-]*:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 ## See it work
 .PHONY: demo
@@ -22,7 +22,7 @@ demo: setup ## Run an elastic job on this machine and take nodes away from it
 	@$(BIN)/python tools/demo.py
 
 ## Test; ONLY=tests/FILE.py::NAME runs a part of a tier
-.PHONY: test test-unit test-local test-cluster test-alerts test-gpu test-e2e test-examples soak mutations lint
+.PHONY: test test-unit test-local test-cluster test-alerts test-gpu test-e2e test-examples mutations lint
 test: setup ## Everything: lint and all tiers, then one table; fails if a tier could not run
 	@MAKE='$(MAKE)' $(BIN)/python -m tools.run_tiers lint test-e2e test-local test-examples test-unit test-cluster
 
@@ -36,11 +36,8 @@ test-local: setup ## Whole jobs with real processes on this machine; snapshots i
 	@tools/kind/binaries.sh versitygw >/dev/null
 	@$(PYTEST) $(or $(ONLY),--tier=local tests/jobs tests/store)
 
-soak: setup ## At length what `make test` runs in short, in two hours; SEEDS="1 2 3" chooses, FUZZ=1000 fuzzes more; root
-	@PYTEST='$(PYTEST)' tools/soak.sh
-
-mutations: setup ## Break the product on purpose, over 400 times, and see tests fail for it; hours
-	@$(BIN)/python tests/mutations/run.py
+mutations: setup ## Break the product on purpose, over 400 times, and see tests fail for it; hours (SAMPLE=100: 100 of them)
+	@$(BIN)/python tests/mutations/run.py $(if $(SAMPLE),--sample $(SAMPLE))
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
 	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm >/dev/null
@@ -75,6 +72,58 @@ lint: setup ## Style, formatting, types, imports between packages, English
 	step $(BIN)/python -m tools.pages --check; \
 	if [[ -n $$failed ]]; then echo "lint: failed:$$failed"; exit 1; fi; \
 	echo 'lint: all passed'
+
+## Test at length what `make test` runs in short; root
+SOAK = e2e mutations executed simulation changes equivalence habits scenes lines histories fuzz breaks demo memberships
+.PHONY: soak $(SOAK:%=soak-%)
+soak: setup ## All of these, three at a time: an hour or two
+	@MAKE='$(MAKE)' $(BIN)/python -m tools.run_tiers $(SOAK:%=soak-%)
+
+soak-e2e: setup ## A job in a kind cluster for each thing that happens
+	@DDPJOB_SCENES=alone tools/e2e.sh $(PYTEST) --tier=$@ --timeout=1500 -o faulthandler_timeout=1600 tests/e2e
+
+soak-mutations: setup ## 100 of the mutations, chosen at random (`make mutations`: all)
+	@$(BIN)/python tests/mutations/run.py --sample 100
+
+soak-executed: setup ## Programs executed that `make test` forks
+	@tools/kind/binaries.sh versitygw >/dev/null
+	@DDPJOB_COLD=1 $(PYTEST) --tier=$@ tests/trainer tests/agent/{c10d/test_torchrun.py,service,file_sync} tests/store \
+	  tests/jobs/test_{bad_input,cli,gpus,output,report,torchrun}.py
+
+soak-simulation: setup ## 200 lives of a simulated job under two operators, 50 steps each
+	@DDPJOB_SIMULATIONS=200 DDPJOB_STEPS=50 $(PYTEST) --tier=$@ tests/operator/controller/test_simulation.py
+
+soak-changes: setup ## 20 random sequences of changes; SEEDS="1 2 3" chooses
+	@DDPJOB_EVENTS=32 DDPJOB_SEEDS='$(or $(SEEDS),$(shell seq -s ' ' 1 20))' $(PYTEST) --tier=$@ tests/jobs/test_random_changes.py
+
+soak-equivalence: setup ## Every mistake in training
+	@DDPJOB_EQUIVALENCE=all $(PYTEST) --tier=$@ tests/jobs/test_equivalence.py
+
+soak-habits: setup ## Scripts of users, with 100 changes each
+	@DDPJOB_HABITS=all $(PYTEST) --tier=$@ tests/trainer/habits
+
+soak-scenes: setup ## A job for each scene, and heavy load for 30 s
+	@DDPJOB_SCENES=alone DDPJOB_LOAD_SECONDS=30 $(PYTEST) --tier=$@ \
+	  tests/jobs/test_live.py tests/jobs/test_planned_stops.py tests/jobs/test_outcomes.py
+
+soak-lines: setup ## Writers of snapshots killed at every line, and 500 times
+	@DDPJOB_LINES=each DDPJOB_KILLS=500 $(PYTEST) --tier=$@ tests/trainer/snapshots/test_durability.py::test_a_writer_killed_at_{any_line_leaves_the_older_or_the_newer,random_moments_loses_nothing_announced}
+
+soak-histories: setup ## 200 histories of a sampler
+	@DDPJOB_HISTORIES=200 $(PYTEST) --tier=$@ tests/trainer/data/test_histories.py
+
+soak-fuzz: setup ## Readers of foreign bytes, with 50 times the examples; FUZZ=1000: 1,000 times
+	@DDPJOB_FUZZ=$(or $(FUZZ),50) $(PYTEST) --tier=$@ --timeout=0 -o faulthandler_timeout=0 tests/agent/fuzz \
+	  tests/operator/rendezvous/test_fuzzed_answers.py tests/trainer/snapshots/test_fuzzed_manifests.py
+
+soak-breaks: setup ## Steps broken at 200 random points
+	@DDPJOB_BREAKS=200 $(PYTEST) --tier=$@ tests/trainer/elastic/group/test_random_breaks.py
+
+soak-demo: setup ## The whole demo
+	@$(BIN)/python tools/demo.py
+
+soak-memberships: setup ## 200 memberships of one process
+	@DDPJOB_CHANGES=200 $(PYTEST) --tier=$@ tests/trainer/elastic/test_many_memberships.py
 
 ## Change
 .PHONY: fmt lock pages

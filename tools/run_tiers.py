@@ -24,13 +24,12 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 from tools import flaky
+from tools.machine_time import watch_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build" / "tiers"
@@ -38,8 +37,9 @@ COUNTED = [sys.executable, str(ROOT / "tools" / "cpu_seconds.py")]
 COUNTS = ("collected", "passed", "failed", "skipped", "deselected", "minimum")
 TIER = "test-"
 AT_ONCE = int(os.environ.get("DDPJOB_AT_ONCE", "3"))
-PREPARATION = {"test-e2e": "kind-build"}
+PREPARATION = {"test-e2e": "kind-build", "soak-e2e": "kind-build"}
 SLOWEST = 10
+WIDTH = len("soak-memberships") + 1
 CLEANUP_SECONDS = 600.0  # namespaces of a cluster take minutes; after SIGTERM, before SIGKILL
 INTERRUPTED = 130
 ENV_RUN_AGAIN = "DDPJOB_RUN_AGAIN"
@@ -152,19 +152,19 @@ def _make(target: str, name: str, cpu: Path) -> int:
 
 
 def _say(name: str, line: str) -> None:
-    sys.stdout.write(f"{name:<10} | {line}\n")
+    sys.stdout.write(f"{name:<11} | {line}\n")
     sys.stdout.flush()
 
 
 def table(outcomes: list[Outcome]) -> str:
     """All outcomes, one line each; CPU seconds are those outside containers."""
     names = (*COUNTS, "seconds", "CPU-seconds")
-    lines = [f"{'':<14}" + "".join(f"{name:>12}" for name in names) + "  result"]
+    lines = [f"{'':<{WIDTH}}" + "".join(f"{name:>12}" for name in names) + "  result"]
     for each in outcomes:
         counts = each.report.get("counts", {})
         cells = [str(counts.get(name, "-")) for name in COUNTS]
         cells += [f"{each.seconds:.1f}", f"{each.cpu:.1f}"]
-        lines.append(f"{each.target:<14}{''.join(f'{c:>12}' for c in cells)}  {each.verdict}")
+        lines.append(f"{each.target:<{WIDTH}}{''.join(f'{c:>12}' for c in cells)}  {each.verdict}")
     return "\n".join(lines)
 
 
@@ -264,26 +264,6 @@ def main(targets: list[str]) -> int:
     return 0 if succeeded else 1
 
 
-def watch_machine() -> Callable[[], str]:
-    """Return a function that reports what all processes of the machine have used since this call.
-
-    Containers are a part of it, and other work of the machine.
-    """
-    start = psutil.cpu_times()
-
-    def report() -> str:
-        end = psutil.cpu_times()
-        spent = {name: getattr(end, name) - getattr(start, name) for name in end._fields}
-        total = sum(spent.values()) - spent.get("guest", 0.0) - spent.get("guest_nice", 0.0)
-        unused = spent["idle"] + spent.get("iowait", 0.0)
-        return (
-            f"the machine used {total - unused:.0f} CPU-seconds, containers included,"
-            f" and was idle for {unused / (total or 1.0):.0%} of its time"
-        )
-
-    return report
-
-
 def judge(outcomes: list[Outcome]) -> bool:
     """Print the table and the failures, and return whether the run has succeeded."""
     print("\n" + table(outcomes))
@@ -293,7 +273,7 @@ def judge(outcomes: list[Outcome]) -> bool:
         print(line)
     for outcome in outcomes:
         for line in outcome.failures:
-            print(f"{outcome.target:<14}{line}")
+            print(f"{outcome.target:<{WIDTH}}{line}")
     failed = {each.target: each.report for each in outcomes if each.verdict != "ok"}
     again = os.environ.get(ENV_RUN_AGAIN) == "1"
     return not failed or (again and flaky.all_flaky(failed, run_again))

@@ -2,6 +2,7 @@
 
     python tests/mutations/run.py                 all of the table
     python tests/mutations/run.py --only NAME     this one; may be given several times
+    python tests/mutations/run.py --sample 100    100 of them, chosen at random
     python tests/mutations/run.py --list          names, and what each of them breaks
 
 A copy of the working tree is broken, never the tree itself. First all tests that are named run in
@@ -19,6 +20,7 @@ import ctypes
 import importlib
 import itertools
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -231,13 +233,17 @@ def main() -> int:
     """Run what is asked for; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", metavar="NAME", action="append", help="this mutation")
+    parser.add_argument("--sample", metavar="N", type=int, help="N of these, chosen at random")
     parser.add_argument("--list", action="store_true", help="show what there is, and run nothing")
     options = parser.parse_args()
     mutations = load()
     unknown = sorted({*(options.only or ())} - {*mutations})
     if unknown:
         parser.error(f"there is no mutation {', '.join(unknown)}")
-    chosen = [mutations[name] for name in options.only or mutations]
+    names = options.only or list(mutations)
+    if options.sample is not None:
+        names = sorted(random.sample(names, min(options.sample, len(names))))
+    chosen = [mutations[name] for name in names]
     if options.list:
         for each in chosen:
             print(f"{each.name}: {GUARANTEES[each.guarantee]}")
