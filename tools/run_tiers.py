@@ -2,8 +2,8 @@
 
 Tests wait for processes and pods more than they compute: one after the other they leave a machine
 of two cores idle half of the time. Targets begin in the order in which they are given, but one with
-a preparation begins when that is done: on a new machine programs are built for it beside the tests
-that do without them.
+a preparation begins when that is done: on a new machine programs are built for it. A build uses all
+cores, and the longest tier waits for it, so beside it one target runs at a time.
 
 A tier counts as passed when its target succeeded and left its own report behind
 (tests/conftest.py writes it): a tier that could not run is a failure, never a silence.
@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 import tomllib
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -222,10 +222,12 @@ def run_all(targets: list[str]) -> list[Outcome]:
         preparing = {target: pool.submit(run, name) for target, name in preparations.items()}
         queue = Queue(targets, preparing)
 
-        def lane() -> list[Outcome]:
+        def lane(number: int) -> list[Outcome]:
+            if number > 0:
+                wait(preparing.values())
             return [run(target) for target in iter(queue.next, None)]
 
-        lanes = [pool.submit(lane) for _ in range(AT_ONCE)]
+        lanes = [pool.submit(lane, number) for number in range(AT_ONCE)]
         try:
             found = [future.result() for future in preparing.values()]
             found += [outcome for each in lanes for outcome in each.result()]
