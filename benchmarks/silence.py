@@ -120,8 +120,11 @@ async def freeze(name: str, freezes: int, console: Console) -> list[Trial]:
             raise TrialError(f"{name} did not recover: {trial.change.value}")
         if trial.change is Change.FREEZE:
             trials.append(trial)
-            decided = trial.decided - trial.at
-            console.print(f"  {name}: {trial.seconds:.2f} s, decided after {decided:.2f} s")
+            last, decided = trial.group.last - trial.at, trial.decided - trial.at
+            console.print(
+                f"  {name}: seconds after the freeze: last step {last:.2f}, loss {decided:.2f},"
+                f" first step of the others {trial.seconds:.2f}"
+            )
 
     changes = [Change.FREEZE, Change.JOIN] * freezes
     await measure(

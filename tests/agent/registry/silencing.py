@@ -20,7 +20,8 @@ from ddpjob_protocol.messages.control import Expectation, Policy
 from ddpjob_protocol.messages.membership import Cause, Member
 
 MOMENT = 0.05  # seconds between two looks at everything
-STEP, REPORT, BEAT, LOOK, TURN = 2, 4, 20, 3, 10  # in moments
+STEP, REPORT, BEAT, LOOK, TURN = 2, 4, 20, 3, 10  # in moments.
+PULSE = 7  # moment of each BEAT at which the first process sends its heartbeat.
 ANSWER = 0.05  # seconds that an agent takes to answer a question, or to send a heartbeat
 
 
@@ -36,7 +37,10 @@ class Agent:
 
 
 class World:
-    """A job that steps ten times a second; `a` reports its steps."""
+    """A job that steps ten times a second; `a` reports its steps.
+
+    After a report the next one is due with a later step, or with the process's heartbeat.
+    """
 
     def __init__(self, names: str = "abc", *, live: bool = True, steps: bool = True) -> None:
         self.policy = Policy(settle=0, minimum=1)
@@ -47,6 +51,7 @@ class World:
         self.is_paused = False  # the service
         self.reports_steps = steps
         self.step, self.stepped_at, self.reported = 0, 0.0, 0
+        self._report_from = 0  # moment
         self._unread: list[tuple[str, dict[str, Any]]] = []
         self._turn_at = 0.0
         on_expectation(self.state, Expectation((*names,), policy=self.policy), self.now)
@@ -105,18 +110,23 @@ class World:
             agent.sends_at.append(self.now + agent.answer)
         due = [at for at in agent.sends_at if at <= self.now]
         agent.sends_at = [at for at in agent.sends_at if at > self.now]
+        age = self.now - self.stepped_at + agent.clock
+        steps = {"step": self.step, "step_age": max(0.0, age)} if self.reports_steps else {}
         if due:
-            age = self.now - self.stepped_at + agent.clock
-            steps = {"step": self.step, "step_age": max(0.0, age)} if self.reports_steps else {}
             beat: dict[str, Any] = {"type": "beat", "processes": [], **steps}
             self._unread.append((agent.name, beat))
-        is_new = self.reports_steps and self.step > self.reported
-        if agent.name == "a" and is_new and self.moments % REPORT == 0:
-            self.reported = self.step
+        if agent.name == "a" and self._is_report_due():
+            self.reported, self._report_from = self.step, self.moments + REPORT
             report = {"event": "step", "step": self.step}
             membership = str(self.state.current and self.state.current.id)
-            message = {"type": "report", "membership": membership, "report": report}
+            message = {"type": "report", "membership": membership, "report": report, **steps}
             self._unread.append((agent.name, message))
+
+    def _is_report_due(self) -> bool:
+        if not self.reports_steps or self.step <= self.reported:
+            return False
+        is_done_now = self.stepped_at == self.now
+        return (is_done_now and self.moments >= self._report_from) or self.moments % BEAT == PULSE
 
     def _serve(self) -> None:
         effect = Effect.NOTHING

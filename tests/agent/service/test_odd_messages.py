@@ -59,6 +59,7 @@ ODD_MESSAGES: tuple[Message, ...] = (
     {"type": "beat", "settled": "all"},
     {"type": "beat", "step": -1, "step_age": 0.0},
     {"type": "beat", "step": 1, "step_age": float("nan")},
+    {"type": "report", "membership": NOW, "report": STEP, "step": 1, "step_age": -1.0},
     {"type": "store", "id": 10**9},
     {"type": "cancel", "id": {}},
 )

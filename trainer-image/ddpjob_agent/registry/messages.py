@@ -201,9 +201,10 @@ def _on_progress(state: RegistryState, worker: str, message: _Content, now: floa
         return Effect.NOTHING
     before, report = state.history.snapshot_step, message["report"]
     on_progress_report(state, worker, report, now)
+    _on_step_facts(state, worker, message, now)
     if report.event is ProgressEvent.STEP:
         state.stalls.on_step(report.step, now, state.wall(now))
-        state.signs.on_report(report.step, now)
+        state.signs.on_report(worker, report.step, now)
         if state.askers.on_step(message["membership"], worker, report.step, now):
             _warn_of_silent_ranks(state, worker, now)
     if state.history.snapshot_step == before:
@@ -228,9 +229,14 @@ def _on_beat(state: RegistryState, worker: str, message: _Content, now: float) -
     positions = message.get("processes") or ()
     current = [each for each in positions if state.is_in(worker, each.membership)]
     state.stalls.on_heartbeat(worker, current, now)
+    _on_step_facts(state, worker, message, now)
+    return Effect.NOTHING
+
+
+def _on_step_facts(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+    """Record the step that this worker's processes had done when it sent the message."""
     if message.get("step") is not None:
         state.signs.on_step(worker, message["step"], message.get("step_age") or 0.0, now)
-    return Effect.NOTHING
 
 
 def _on_stacks(state: RegistryState, worker: str, message: _Content, _now: float) -> Effect:

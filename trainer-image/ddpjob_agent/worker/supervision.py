@@ -295,6 +295,6 @@ class Supervisor:
     def _report(self, report: Message) -> None:
         if self._started is None:
             return
-        current = self._started.membership
+        current, facts = self._started.membership, self._launches.step_facts()
         membership = report.get("membership") or (str(current.id) if current else "")
-        self._link.send({"type": "report", "membership": membership, "report": report})
+        self._link.send({"type": "report", "membership": membership, "report": report, **facts})

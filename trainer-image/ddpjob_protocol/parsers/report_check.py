@@ -174,6 +174,7 @@ _INVENTORY = fields(
     "scope",
 )
 _LIST = each(lambda data, _: data, MAX_WRITES)
+_STEP_FACTS: Mapping[str, Check] = {"step": count, "step_age": checks.seconds}
 _MESSAGES: Mapping[str, Check] = {
     "exited": fields(
         {"membership": name, "live": flag, "failure": _failure, "clock": checks.seconds},
@@ -188,7 +189,11 @@ _MESSAGES: Mapping[str, Check] = {
     "steps_done": _STEPS_DONE,
     "files": _INVENTORY,
     "report": fields(
-        {"membership": name, "report": lambda data, _: ProgressReport.parse(data)},
+        {
+            "membership": name,
+            "report": lambda data, _: ProgressReport.parse(data),
+            **_STEP_FACTS,
+        },
         "membership",
         "report",
     ),
@@ -196,8 +201,7 @@ _MESSAGES: Mapping[str, Check] = {
         {
             "processes": each(Position.parse, MAX_PROCESSES),
             "settled": count,
-            "step": count,
-            "step_age": checks.seconds,
+            **_STEP_FACTS,
         }
     ),
     "warning": fields(

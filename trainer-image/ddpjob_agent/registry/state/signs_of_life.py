@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.silence import Signs, longest_step, overdue, usual_pause
@@ -25,7 +26,7 @@ BEAT_SECONDS = 1.0  # between two heartbeats of an agent
 MEMORY_SECONDS = 60.0
 MAX_PAUSES = 300  # kept; a script in which every process reports has many.
 LEAST_PAUSES = 5  # between reports of steps; with fewer, the usual time is not known.
-LATE_SECONDS, LATE = 0.3, 2.0  # a report is late after this time, and this multiple of the usual
+LATE_SECONDS, LATE = 0.3, 1.5  # a report is late after this time, and this multiple of the usual
 ASK_SECONDS = 0.3  # between two questions
 # Between two looks, at least and by member: after a longer time, forget the questions.
 SERVICE_SECONDS, SERVICE_SECONDS_EACH = 0.5, 0.0015
@@ -84,14 +85,21 @@ class SignsOfLife:
         if member is not None:
             member.hear(now)
 
-    def on_report(self, step: int, now: float) -> None:
-        """Record that the first process reports a step."""
+    def on_report(self, worker: str, step: int, now: float) -> None:
+        """Record that a process of this worker reports a step.
+
+        A process may send a report long after the step: then the time of the step counts.
+        """
+        member, at = self._members.get(worker), now
+        if member is not None and member.step == step and member.stepped_at is not None:
+            at = member.stepped_at
         if self._reported is not None:
-            at, before = self._reported
+            last, before = self._reported
             if step == before:
                 return
-            self._pauses.append((now, now - at))
-        self._reported = (now, step)
+            at = max(at, last)
+            self._pauses.append((now, at - last))
+        self._reported = (at, step)
         while self._pauses and self._pauses[0][0] < now - MEMORY_SECONDS:
             self._pauses.popleft()
 
@@ -113,7 +121,7 @@ class SignsOfLife:
         if self._was_stalled(now):
             self._forget()
         self._looked_at = now
-        if not self._is_late(policy, now) or now - self._asked_at < ASK_SECONDS:
+        if not self._is_late(policy, now) or not self._is_question_due(now):
             return []
         self._asked_at = now
         asked = []
@@ -154,6 +162,15 @@ class SignsOfLife:
         if not LATE_SECONDS <= late <= policy.heartbeat_deadline:
             return False
         return late >= LATE * usual_pause(self._last_pauses())
+
+    def _is_question_due(self, now: float) -> bool:
+        """Return whether to ask again; also when the job has stalled, as only later answers count."""
+        return now - self._asked_at >= ASK_SECONDS or self._asked_at < self._stalled_at() <= now
+
+    def _stalled_at(self) -> float:
+        """Return when the job has stalled, if no member does a further step."""
+        steps = [each.stepped_at for each in self._members.values() if each.stepped_at is not None]
+        return max(steps, default=math.inf) + longest_step(self._last_pauses())
 
     def _last_pauses(self) -> list[float]:
         return [pause for _, pause in self._pauses]
