@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import errno
 import logging
 import os
@@ -97,11 +96,9 @@ async def _run_service(options: argparse.Namespace, environment: Mapping[str, st
     boot = next_boot(options.boot_file) if options.boot_file else 1
     state = initial_state(options.term, boot, time.time() - time.monotonic())
     service = RendezvousServer(state, key, limits_for(memory_bytes(environment)))
-    server = asyncio.ensure_future(service.run(options.host, options.port))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.cancel)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, service.depart)
     try:
-        with contextlib.suppress(asyncio.CancelledError):
-            await server
+        await service.run(options.host, options.port)
     except SupersededError as error:
         print(f"ddpjob-agent: {error}", file=sys.stderr)
         return Exit.SUPERSEDED

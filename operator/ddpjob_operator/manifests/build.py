@@ -32,6 +32,8 @@ from ddpjob_operator.manifests.pieces import (
     Manifest,
     as_list,
     as_mapping,
+    grace_seconds,
+    longest_grace_seconds,
     small_resources,
     texts,
     tolerate_unreachable,
@@ -66,7 +68,6 @@ from ddpjob_protocol.environment import (
     ENV_SNAPSHOT_BYTES,
     ENV_SNAPSHOT_DIR,
     ENV_WORKER,
-    GRACE_SECONDS,
 )
 from ddpjob_protocol.keys.credentials import JobKey
 
@@ -76,6 +77,7 @@ AGENT_FOLDER = "/ddpjob"
 STATE_FOLDER = "/state"
 # Seconds until the rendezvous pod is evicted from a node that the control plane has lost.
 RENDEZVOUS_TOLERATION_SECONDS = 5
+OWN_GRACE_SECONDS = 5  # of the rendezvous pod, after the grace period of the workers
 
 
 def build_service(job: DDPJob) -> Manifest:
@@ -149,6 +151,7 @@ def build_rendezvous(
     }
     placement = inherited(job)
     tolerations = tolerate_unreachable(placement, RENDEZVOUS_TOLERATION_SECONDS)
+    workers_grace = longest_grace_seconds(group.template["spec"] for group in job.spec.groups())
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -164,7 +167,8 @@ def build_rendezvous(
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": SECCOMP,
-            "terminationGracePeriodSeconds": 5,
+            # If the job is deleted, the workers need the service until they have ended.
+            "terminationGracePeriodSeconds": workers_grace + OWN_GRACE_SECONDS,
             "tolerations": tolerations,
             **keep_off({"podAntiAffinity": {PREFERRED: [apart]}}, action.avoid),
         },
@@ -199,9 +203,7 @@ def _worker_spec(
     job: DDPJob, group: Group, name: str, spec: Manifest, image: str, secret: str
 ) -> Manifest:
     container = trainer({"spec": spec})
-    grace = spec.get("terminationGracePeriodSeconds")
-    if grace is None:
-        grace = GRACE_SECONDS
+    grace = grace_seconds(spec)
     storage = job.spec.snapshot.storage
     provided: tuple[tuple[str, Manifest, str], ...] = (
         ("ddpjob-agent", {"emptyDir": {}}, AGENT_FOLDER),

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ddpjob_protocol.environment import GRACE_SECONDS
+
 Manifest = dict[str, Any]
 
 UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -26,6 +28,18 @@ def tolerate_unreachable(spec: Manifest, seconds: int) -> list[Manifest]:
         if key not in known
     ]
     return [*ours, *given]
+
+
+def grace_seconds(spec: Manifest) -> Any:
+    """Return the grace period of a worker's pod."""
+    given = spec.get("terminationGracePeriodSeconds")
+    return GRACE_SECONDS if given is None else given
+
+
+def longest_grace_seconds(specs: Iterable[Manifest]) -> int:
+    """Return the longest grace period of these workers' pods; other values are rejected later."""
+    given = map(grace_seconds, specs)
+    return max((seconds for seconds in given if isinstance(seconds, int)), default=GRACE_SECONDS)
 
 
 def small_resources(request: str, **limits: str) -> Manifest:

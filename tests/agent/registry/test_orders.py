@@ -14,6 +14,7 @@ from ddpjob_agent.registry.registration import (
     on_hello,
 )
 from ddpjob_agent.registry.state.registry_state import initial_state
+from ddpjob_protocol.codec import encode
 from ddpjob_protocol.messages.control import Expectation, Policy
 from ddpjob_protocol.messages.membership import Member
 
@@ -89,6 +90,20 @@ def test_word_that_was_lost_with_a_connection_comes_with_the_next_hello() -> Non
     assert job.order("a") == ("run", {**last, "saved": False})
     on_hello(job.state, {**back, "stopped": "1.1.1"}, NOW)
     assert job.order("a") == ("run", {**last, "saved": True})
+
+
+def test_a_worker_that_leaves_says_so_to_the_next_service_too() -> None:
+    """In a deleted job, and on a drained node, the service may end before the goodbye arrives."""
+    state = initial_state(term=2, boot=1, wall_offset=0.0)
+    on_expectation(state, Expectation(("a", "b"), policy=Policy(minimum=1)), NOW)
+    held = encode(Job(minimum=1).state.current)
+    for name, leaving in (("a", False), ("b", True)):
+        member = Member(name, f"{name}-first", "127.0.0.1", 1)
+        facts = {"membership": held, "running": True, "stops": True, "leaving": leaving}
+        on_hello(state, {**hello(member), **facts}, NOW)
+    decide(state, NOW)
+    for name in "ab":
+        assert order_for(state, name, NOW)["asked"]
 
 
 @pytest.mark.parametrize("way", ["closed", "silent"])

@@ -55,6 +55,19 @@ def test_rendezvous_pod_is_safe() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        pytest.param({}, 50, id="default"),
+        pytest.param({"terminationGracePeriodSeconds": 600}, 605, id="given"),
+        pytest.param({"terminationGracePeriodSeconds": "long"}, 50, id="refused with the workers"),
+    ],
+)
+def test_rendezvous_pod_may_outlive_the_workers(given: JSON, seconds: int) -> None:
+    """If the job is deleted, they need it until they have ended."""
+    assert job_with(**given)["spec"]["terminationGracePeriodSeconds"] == seconds
+
+
 def test_rendezvous_pod_knows_its_memory() -> None:
     container = trainer(rendezvous_manifest(), "rendezvous")
     source = {"resourceFieldRef": {"resource": "limits.memory"}}

@@ -144,7 +144,7 @@ class ServiceConnection:
         self._connection = connection
         self.store.on_connect(connection)
         loop, orders = asyncio.get_running_loop(), RunOrders()
-        beats = asyncio.ensure_future(self._send_heartbeats(connection))
+        tasks = [asyncio.ensure_future(self._send_heartbeats(connection))]
         silence = loop.call_later(SILENCE_SECONDS, self._abort, connection)
         try:
             while True:
@@ -162,13 +162,29 @@ class ServiceConnection:
                     self._has_lasted = True
                 elif message["type"] == "ask":
                     self._send_heartbeat(connection)
+                elif message["type"] == "departing":
+                    tasks.append(asyncio.ensure_future(self._find_next_service(connection)))
                 elif message["type"] != "probe":
                     self._is_over = message["type"] == "finish"
                     self._receive(_completed(orders, message))
         finally:
             silence.cancel()
-            beats.cancel()
+            for task in tasks:
+                task.cancel()
             self.store.on_disconnect()
+
+    async def _find_next_service(self, departing: Connection) -> None:
+        """Wait until the next service accepts this agent; report that to the one that departs."""
+        while True:
+            try:
+                found = await connect(*self._address, self._credential, ATTEMPT_SECONDS[0])
+            except (OSError, FramingError, WrongKeyError) as error:
+                log.debug("no next rendezvous service: %r", error)
+                await self._pause(RETRY_SECONDS[1])
+            else:
+                found.close()
+                departing.send({"type": "moves"})
+                return
 
     @staticmethod
     def _abort(connection: Connection) -> None:

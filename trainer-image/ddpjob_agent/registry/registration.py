@@ -98,6 +98,7 @@ def on_hello(state: RegistryState, message: Message, now: float) -> str:
         overdue_at=None,
         ready_at=(known.ready_at or now) if message["ready"] else None,
         finished=is_current and message["finished"],
+        leaving=known.leaving or message["leaving"],
         port=message["port"],
         reach=message["reach"],
     )

@@ -26,7 +26,6 @@ from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.held_membership import without_forged
 from ddpjob_agent.registry.messages import on_message
-from ddpjob_agent.registry.order_text import Order, RunPart
 from ddpjob_agent.registry.orders import Orders
 from ddpjob_agent.registry.refusals import refusal_of
 from ddpjob_agent.registry.registration import (
@@ -40,7 +39,8 @@ from ddpjob_agent.registry.registration import (
     on_silent_hosts,
 )
 from ddpjob_agent.service import frame_limits
-from ddpjob_agent.service.c10d_session import STORE_MESSAGES, StoreSession
+from ddpjob_agent.service.agent_session import ASK, AgentSession
+from ddpjob_agent.service.c10d_session import STORE_MESSAGES
 from ddpjob_agent.service.c10d_stores import MembershipStores
 from ddpjob_agent.service.host_watch import HostTimer, HostWatch
 from ddpjob_agent.service.http_api import METHODS, OperatorApi
@@ -59,64 +59,38 @@ if TYPE_CHECKING:
     from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.keys.credentials import JobKey
     from ddpjob_protocol.messages.control import Expectation
-    from ddpjob_protocol.messages.membership import Member
 
 STALL_SECONDS = 1.0  # if a turn is later than this, the service itself was stalled
 BEAT = b'{"type":"beat"}'
 PROBE = b'{"type":"probe"}'
-ASK = b'{"type":"ask"}'
+DEPARTING = b'{"type":"departing"}'
 
 log = logging.getLogger("ddpjob.rendezvous")
 
 
-class _Session:
-    """A connected agent."""
-
-    def __init__(self, connection: Connection, member: Member) -> None:
-        self.connection = connection
-        self._base: RunPart | None = None  # that the next `run` order is a difference to
-        self.member = member
-        self.worker = member.worker
-        self.order: Order | None = None
-        self.store = StoreSession(connection, member.worker)
-        self._asked_at = -1.0
-
-    def give(self, order: Order) -> None:
-        """Send the order if it differs from the last one."""
-        if order != self.order:
-            self.connection.send_json(order.to_json(self._base))
-            self.order = order
-            if isinstance(order.common, RunPart):
-                self._base = order.common
-
-    def ask(self, since: float, now: float) -> None:
-        """Ask for a heartbeat, once for a decision that waits for a message since then."""
-        if self._asked_at < since <= now:
-            self._asked_at = now
-            self.connection.send_json(ASK)
-
-
 class RendezvousServer:
-    """The server of one job; it runs until it is cancelled."""
+    """The server of one job; it runs until it departs, or is cancelled."""
 
     def __init__(self, state: RegistryState, key: JobKey, limits: Limits | None = None) -> None:
         self._state = state
         self._key = key
         self._board = ReportBoard(state)
         self._controller = OperatorApi(key.operator, self._board.report_after, self._on_expectation)
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, AgentSession] = {}
         self._registering: dict[str, Connection] = {}  # by worker; their hello has not arrived
         self._seal = MembershipSeal(key.memberships)
         self._orders = Orders(state, self._seal)
         self._turns = Turns(self)
         report = functools.partial(self._turns.on_effect, Effect.REPORT)
         self._store = MembershipStores(state, limits, report)
-        self._superseded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._listener: Listener | None = None
+        self._departs = False
         self._hosts = HostWatch()
 
     async def run(self, host: str, port: int) -> None:
         """Listen and serve; raise OSError if the port is in use, or SupersededError."""
-        listener = Listener(bind(host, port), self._connected)
+        self._listener = listener = Listener(bind(host, port), self._connected)
         log.info("listening on %s", listener.address)
         hosts = HostTimer(self._check_hosts)
         with (
@@ -126,7 +100,24 @@ class RendezvousServer:
         ):
             self._turns.start()
             hosts.start()
-            await self._superseded
+            await self._ended
+
+    def depart(self) -> None:
+        """End once no agent is left, or one has found the next service; accept no connection.
+
+        If the job is deleted, all of its pods end in any order, and no other service comes. The agents
+        need this one to agree on their last step.
+        """
+        self._departs = True
+        if self._listener is not None:
+            self._listener.close()
+        for session in self._sessions.values():
+            session.connection.send_json(DEPARTING)
+        self._end_if(not self._sessions)
+
+    def _end_if(self, condition: bool) -> None:
+        if self._departs and condition and not self._ended.done():
+            self._ended.set_result(None)
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -155,13 +146,13 @@ class RendezvousServer:
 
     async def _serve_agent(self, connection: Connection) -> None:
         hello = await self._first_message(connection)
-        if hello is None:
+        if hello is None or self._departs:
             return
         try:
             session = self._register(connection, hello)
         except SupersededError as error:
-            if not self._superseded.done():
-                self._superseded.set_exception(error)
+            if not self._ended.done():
+                self._ended.set_exception(error)
             return
         except Exception as error:
             raise FramingError(f"a hello that cannot be read: {error!r}") from error
@@ -190,7 +181,7 @@ class RendezvousServer:
     def _limit(self, worker: str) -> int:
         return frame_limits.message(is_member=self._state.is_member(worker))
 
-    def _register(self, connection: Connection, hello: Message) -> _Session:
+    def _register(self, connection: Connection, hello: Message) -> AgentSession:
         hello, problem = without_forged(hello, self._seal, self._state.current)
         if reason := refusal_of(hello, connection.peer, self._state):
             connection.send({"type": "refused", "reason": reason})
@@ -201,38 +192,36 @@ class RendezvousServer:
         worker = on_hello(self._state, hello, now)
         if problem:
             self._state.refuse(worker, "hello.membership", problem, now)
-        session = _Session(connection, check_member(hello["member"]))
+        session = AgentSession(connection, check_member(hello["member"]))
         older = self._sessions.pop(worker, None)
         if older is not None:
-            self._drop(older)
+            older.close()
         self._sessions[worker] = session
         self._store.sync_membership()
         log.info("%s registered", worker)
         return session
 
-    def _unregister(self, session: _Session) -> None:
-        self._drop(session)
+    def _unregister(self, session: AgentSession) -> None:
+        session.close()
         if self._sessions.get(session.worker) is session:
             del self._sessions[session.worker]
             on_disconnect(self._state, session.worker, time.monotonic())
             self._turns.on_effect(Effect.TURN)
+            self._end_if(not self._sessions)
 
-    @staticmethod
-    def _drop(session: _Session) -> None:
-        session.connection.close()
-        session.store.close()
-
-    def _handle(self, session: _Session, message: Message) -> None:
+    def _handle(self, session: AgentSession, message: Message) -> None:
         try:
             self._turns.on_effect(self._record(session, message))
         except Exception as error:
             raise FramingError(f"{session.worker} sent what cannot be read: {error!r}") from error
 
-    def _record(self, session: _Session, message: Message) -> Effect:
+    def _record(self, session: AgentSession, message: Message) -> Effect:
         now, kind = time.monotonic(), message["type"]
         effect = on_heartbeat(self._state, session.worker, now)
         if kind in STORE_MESSAGES:
             self._on_store_message(session, message, now)
+        elif kind == "moves":
+            self._end_if(True)
         else:
             if kind == "beat":
                 session.store.on_beat(self._store, message)
@@ -240,7 +229,7 @@ class RendezvousServer:
             effect = max(effect, on_message(self._state, session.worker, message, now))
         return effect
 
-    def _on_store_message(self, session: _Session, message: Message, now: float) -> None:
+    def _on_store_message(self, session: AgentSession, message: Message, now: float) -> None:
         try:
             session.store.on_message(self._store, check_message(message))
         except DecodeError as error:

@@ -239,6 +239,7 @@ _HELLO: Mapping[str, tuple[Check, Any]] = {
     "finished": (flag, False),
     "stops": (flag, False),
     "done": (flag, False),
+    "leaving": (flag, False),
     "failure": (_failure, None),
     "clock": (checks.seconds, None),  # of its node; seconds since the epoch
     "stopped": (name, ""),

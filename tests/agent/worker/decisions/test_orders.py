@@ -154,6 +154,13 @@ def test_an_agent_returns_the_seal_of_the_membership_that_it_holds(
     assert hello_message(after(steps))["seal"] == seal
 
 
+@pytest.mark.parametrize("leaving", [False, True])
+def test_the_hello_reports_that_the_worker_leaves(leaving: bool) -> None:
+    """The service that received the goodbye may have ended."""
+    steps: list[Step] = [run(2), is_told_to_end] if leaving else [run(2)]
+    assert hello_message(after(steps))["leaving"] == leaving
+
+
 @pytest.mark.parametrize(
     ("steps", "done", "failure"),
     [

@@ -79,7 +79,9 @@ class Listener:
         return int(self.address[1])
 
     def close(self) -> None:
-        """Accept no more connections; the open ones remain."""
+        """Accept no more connections; the open ones remain. A second call changes nothing."""
+        if self._socket.fileno() < 0:
+            return
         if self._resuming is not None:
             self._resuming.cancel()
         self._loop.remove_reader(self._socket)

@@ -191,5 +191,6 @@ def hello_message(state: AgentState) -> Message:
         "live": state.is_live,
         "steps_done": state.steps_done,
         "done": state.done,
+        "leaving": state.is_leaving,
         "failure": encode(state.failure),
     }
