@@ -6,16 +6,18 @@ Each chart is an image with a name and a description; the page has the same data
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from ddpjob_operator.report.run import Run
+from ddpjob_operator.report.run import Change, Run
 from ddpjob_operator.report.words import clock_text, number_text, safe
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 70, 12, 12, 34
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 70, 36, 12, 34
 PLOT = WIDTH - LEFT - RIGHT
 MAX_POINTS = 300  # of a line
 MAX_BANDS = 200
+SLIM = 52  # width of a band that has no room for the larger text of a narrow screen
 TICKS = 5
+CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 Pair = tuple[float, float]
 
 
@@ -31,18 +33,13 @@ def bands(run: Run) -> str:
     def x_of(at: float) -> float:
         return LEFT + PLOT * min(1.0, max(0.0, (at - begin) / span))
 
-    parts = []
+    parts: list[str] = []
+    labels: list[str] = []
     for change in shown:
         x, end = x_of(change.since), x_of(change.until)
         tall = max(8.0, inner * change.world_size / most)
-        y = TOP + inner - tall
-        box = f'x="{x:.1f}" y="{y:.1f}" width="{max(1.0, end - x):.1f}" height="{tall:.1f}"'
-        title = f"membership {change.id}, {change.cause}: world size {change.world_size}"
-        cause = change.cause if change.cause.isalpha() else "other"
-        parts.append(f'<rect {box} class="band {safe(cause)}"><title>{safe(title)}</title></rect>')
-        if end - x > 26:
-            label = f'x="{(x + end) / 2:.1f}" y="{TOP + inner - 8:.1f}"'
-            parts.append(f'<text {label} class="in-band">{change.world_size}</text>')
+        parts.append(_band(change, x, end, tall, TOP + inner))
+        labels += _band_labels(change, x, end, tall, TOP + inner)
         if change.stall_seconds and change.first_step_at is not None:
             first, last = (
                 x_of(at)
@@ -57,7 +54,7 @@ def bands(run: Run) -> str:
         x = x_of(note.at or 0.0)
         line = f'x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{TOP + inner}"'
         parts.append(f'<line {line} class="fault"><title>{safe(note.text)}</title></line>')
-    ticks = _ticks(0.0, span)
+    ticks = _clock_ticks(0.0, span)
     axis = "".join(
         _tick_below(LEFT + PLOT * t / span, height, clock_text(t + begin - run.begin))
         for t in ticks
@@ -68,24 +65,43 @@ def bands(run: Run) -> str:
     )
     description = f"{len(shown)} memberships over {clock_text(span)}; the table lists them."
     return _svg(
-        "bands", "Memberships over time", description, height, pattern + "".join(parts) + axis
+        "bands",
+        "Memberships over time",
+        description,
+        height,
+        pattern + "".join(parts + labels) + axis,
     )
 
 
-def line(
-    key: str,
-    title: str,
-    pairs: Sequence[Pair],
-    x_name: str,
-    x_text: Callable[[float], str] = number_text,
-) -> str:
-    """Return one line over x; empty without two points."""
+def _band(change: Change, x: float, end: float, tall: float, bottom: float) -> str:
+    """Return the bar of one membership."""
+    box = f'x="{x:.1f}" y="{bottom - tall:.1f}" width="{max(1.0, end - x):.1f}" height="{tall:.1f}"'
+    title = f"membership {change.id}, {change.cause}: world size {change.world_size}"
+    cause = change.cause if change.cause.isalpha() else "other"
+    return f'<rect {box} class="band {safe(cause)}"><title>{safe(title)}</title></rect>'
+
+
+def _band_labels(change: Change, x: float, end: float, tall: float, bottom: float) -> Iterator[str]:
+    """Yield world size and cause, if the bar has room for them."""
+    middle, wide = (x + end) / 2, end - x
+    if wide > 26:
+        slim = "" if wide > SLIM else " slim"
+        at = f'x="{middle:.1f}" y="{bottom - 8:.1f}" class="in-band{slim}"'
+        yield f"<text {at}>{change.world_size}</text>"
+    if wide > 16 * len(change.cause) and tall > SLIM:
+        at = f'x="{middle:.1f}" y="{bottom - tall + 24:.1f}" class="in-band"'
+        yield f"<text {at}>{safe(change.cause)}</text>"
+
+
+def line(key: str, title: str, pairs: Sequence[Pair], until: float | None = None) -> str:
+    """Return one line over steps, or over the time until a time; empty without two points."""
     if len(pairs) < 2:
         return ""
     height = 200
     inner = height - TOP - BOTTOM
     xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
-    (x0, x1), (y0, y1) = _range(xs), _range(ys)
+    (x0, x1), (y0, y1) = _range(xs if until is None else [0.0, until, *xs]), _range(ys)
+    x_text, x_ticks = (number_text, _ticks) if until is None else (clock_text, _clock_ticks)
 
     def place(pair: Pair) -> str:
         x = LEFT + PLOT * _share(pair[0], x0, x1)
@@ -100,12 +116,12 @@ def line(
         )
         parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" class="left">{number_text(y)}</text>')
     parts += [
-        _tick_below(LEFT + PLOT * _share(x, x0, x1), height, x_text(x)) for x in _ticks(x0, x1)
+        _tick_below(LEFT + PLOT * _share(x, x0, x1), height, x_text(x)) for x in x_ticks(x0, x1)
     ]
     parts.append(f'<polyline points="{drawn}" class="line"/>')
     description = (
         f"From {number_text(ys[0])} to {number_text(ys[-1])}; least {number_text(min(ys))}, "
-        f"most {number_text(max(ys))}; over {x_name} {x_text(xs[0])} to {x_text(xs[-1])}."
+        f"most {number_text(max(ys))}; over {'steps' if until is None else 'time'} {x_text(xs[0])} to {x_text(xs[-1])}."
     )
     return _svg(key, title, description, height, "".join(parts))
 
@@ -167,6 +183,16 @@ def _range(values: Sequence[float]) -> Pair:
 def _share(value: float, low: float, high: float) -> float:
     """Return where a value is between two others, 0 to 1; halves avoid an overflow."""
     return (value / 2 - low / 2) / (high / 2 - low / 2)
+
+
+def _clock_ticks(low: float, high: float) -> list[float]:
+    """Return times between two others that are round on a clock."""
+    rough = high / TICKS - low / TICKS
+    if not math.isfinite(rough):
+        return [low]
+    days = 86400 * math.ceil(rough / 86400)
+    size = next((each for each in CLOCK_STEPS if each >= rough), days)
+    return [float(size * n) for n in range(math.ceil(low / size), math.floor(high / size) + 1)]
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -35,6 +35,16 @@ def document(title: str, main: str, *, live: bool = False, above: str = "") -> s
 """
 
 
+def column_head(head: str) -> str:
+    """Return the head of a column; one with `*` has numbers below it, one with `+` sentences."""
+    return f'<th scope="col"{column_class(head)}>{safe(head.lstrip("*+"))}</th>'
+
+
+def column_class(head: str) -> str:
+    """Return the class of a column's cells, as an attribute."""
+    return {"*": ' class="n"', "+": ' class="t"'}.get(head[:1], "")
+
+
 def content_policy(*, live: bool) -> str:
     """Return the content policy: the page's own style, and for the live page its own script."""
     policy = f"default-src 'none'; style-src {_digest(STYLE)}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.report.document import column_class, column_head
 from ddpjob_operator.report.words import safe
 from ddpjob_protocol.text import duration, plural
 
@@ -16,7 +17,7 @@ NONE = "-"
 ENDED = ("Complete", "Failed")
 ACTIVE = ("Running", "Resizing")
 HEADS = ("Namespace", "Name", "State", "*Ready", "*World size", "*Progress", "*Time left",
-         "*Restarts", "*Age", "Explanation")  # fmt: skip
+         "*Restarts", "*Age", "+Explanation")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +105,7 @@ def list_main(jobs: JobList, root: str, now: datetime) -> str:
 
 
 def _table(lines: Sequence[JobLine], root: str, now: datetime) -> str:
-    heads = "".join(
-        f'<th scope="col"{_class(head)}>{head.removeprefix("*")}</th>' for head in HEADS
-    )
+    heads = "".join(column_head(head) for head in HEADS)
     rows = "\n".join(_row(line, root, now) for line in lines)
     return (
         '<div class="wide" id="jobs" tabindex="0" role="region" aria-labelledby="jobs-c"><table>'
@@ -130,8 +129,4 @@ def _row(line: JobLine, root: str, now: datetime) -> str:
         safe(line.message),
     )
     columns = zip(HEADS, cells, strict=True)
-    return f"<tr>{''.join(f'<td{_class(head)}>{cell}</td>' for head, cell in columns)}</tr>"
-
-
-def _class(head: str) -> str:
-    return ' class="n"' if head.startswith("*") else ""
+    return f"<tr>{''.join(f'<td{column_class(head)}>{cell}</td>' for head, cell in columns)}</tr>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpjob_operator.report import charts
-from ddpjob_operator.report.document import document
+from ddpjob_operator.report.document import column_class, column_head, document
 from ddpjob_operator.report.run import MAX_METRICS, Change, Run
 from ddpjob_operator.report.time_use import USES, time_use
 from ddpjob_operator.report.words import (
@@ -37,17 +37,18 @@ def _title(run: Run) -> str:
     return f"{run.name}: {run.state}"
 
 
-def state_line(run: Run) -> str:
-    """Return the state of a run in one line, which changes seldom."""
+def live_data(run: Run) -> dict[str, str]:
+    """Return what the page of a run renews itself with; its state changes seldom."""
     size = run.changes[-1].world_size if run.changes else 0
-    return f"{run.state}: membership {len(run.changes)}, world size {size}"
+    state = f"{run.state}: membership {len(run.changes)}, world size {size}"
+    return {"title": _title(run), "main": main_part(run), "state": state}
 
 
 def main_part(run: Run) -> str:
     """Return the contents of the page."""
     parts = [
         f"<h1>{safe(run.name)}</h1>",
-        f"<p>{safe(run.state)}{': ' + safe(run.message) if run.message else ''}</p>",
+        f'<p class="state"><strong>{safe(run.state)}</strong>{_message(run)}</p>',
         _source(run),
         _summary(run),
         _memberships(run),
@@ -60,8 +61,12 @@ def main_part(run: Run) -> str:
     return "\n".join(filter(None, parts))
 
 
+def _message(run: Run) -> str:
+    return f": {safe(run.message)}" if run.message else ""
+
+
 def _source(run: Run) -> str:
-    until = "" if run.ended else ", still running"
+    until = "" if run.ended else ", not ended"
     return f"<p>{safe(run.source)}; from {date_text(run.begin)} to {date_text(run.now)}{until}.</p>"
 
 
@@ -87,17 +92,25 @@ def _memberships(run: Run) -> str:
     if not run.changes:
         return "<h2>Memberships</h2><p>No membership was formed yet.</p>"
     causes = dict.fromkeys(change.cause for change in run.changes)
-    keys = " ".join(f'<span class="key {safe(c)}"></span> {safe(c)}' for c in causes)
+    keys = _keys({cause: cause for cause in causes})
     older = "" if run.complete else " Older memberships are not known any more."
     rows = [_change_row(run, change) for change in run.changes]
     heads = (
-        "At", "Cause", "What happened", "*World size", "*Without steps", "*First step",
-        "Resumed from", "*Done again",
+        "At", "Cause", "+What happened", "*World size", "*Without steps", "*First step",
+        "*Resumed from", "*Done again",
     )  # fmt: skip
     return (
         f"<h2>Memberships</h2><p>Height is the world size. Hatched is the time without steps. "
-        f"A dashed line is an injected fault. {keys}.{older}</p>{charts.bands(run)}"
+        f"A dashed line is an injected fault.{older}</p>{charts.bands(run)}<p>{keys}</p>"
         + _table("memberships", "All memberships, oldest first.", heads, rows)
+    )
+
+
+def _keys(names: dict[str, str]) -> str:
+    """Return the legend of a chart: the class of each color, and its name."""
+    return " ".join(
+        f'<span class="name"><span class="key {safe(key)}"></span> {safe(name)}</span>'
+        for key, name in names.items()
     )
 
 
@@ -117,6 +130,8 @@ def _change_row(run: Run, change: Change) -> list[str]:
 
 
 def _time(run: Run) -> str:
+    if not run.changes:
+        return ""
     use = time_use(run)
     if use is None:
         text = "The script reports no steps, so it is not known which time was lost."
@@ -131,7 +146,9 @@ def _time(run: Run) -> str:
         "Goodput is the share of new steps. The loss of a change begins with the last step before it"
         " and ends with the report of the first step after it, which includes that step."
     )
-    return f"<h2>Where the time went</h2><p>{about}</p>{charts.shares(use.seconds, USES)}" + _table(
+    keys = _keys({key: name for key, name in USES.items() if use.seconds[key] > 0})
+    bar = charts.shares(use.seconds, USES)
+    return f"<h2>Where the time went</h2><p>{about}</p>{bar}<p>{keys}</p>" + _table(
         "uses", "Time by use.", ("Use", "*Time", "*Share"), rows
     )
 
@@ -139,8 +156,8 @@ def _time(run: Run) -> str:
 def _progress(run: Run) -> str:
     steps = [(point.at - run.begin, float(point.step)) for point in run.points]
     rates = _rates(run)
-    drawn = charts.line("steps", "Steps over time", steps, "time", clock_text)
-    drawn_rates = charts.line("rates", "Steps per second over time", rates, "time", clock_text)
+    drawn = charts.line("steps", "Steps over time", steps, run.elapsed)
+    drawn_rates = charts.line("rates", "Steps per second over time", rates, run.elapsed)
     if not drawn:
         return ""
     heads = ("At", "*Step", "*Steps per second", *(f"*{n}" for n in run.metric_names[:MAX_METRICS]))
@@ -159,7 +176,7 @@ def _progress(run: Run) -> str:
         for point in shown
     ]
     table = _table("points", f"{len(shown)} of {plural(len(run.points), 'point')}.", heads, rows)
-    details = f'<details id="points-part"><summary>Steps as a table</summary>{table}</details>'
+    details = f'<details id="points-part"><summary id="points-more">Steps as a table</summary>{table}</details>'
     second = f"<h3>Steps per second</h3>{drawn_rates}" if drawn_rates else ""
     return f"<h2>Progress</h2><h3>Steps</h3>{drawn}{second}{details}"
 
@@ -178,7 +195,7 @@ def _metrics(run: Run) -> str:
     parts = []
     for number, name in enumerate(run.metric_names[:MAX_METRICS]):
         pairs = [(float(p.step), p.metrics[name]) for p in run.points if name in p.metrics]
-        drawn = charts.line(f"metric{number}", f"{name} over steps", pairs, "step")
+        drawn = charts.line(f"metric{number}", f"{name} over steps", pairs)
         if drawn:
             parts.append(f"<h3>{safe(name)}</h3>{drawn}")
     if not parts:
@@ -201,7 +218,7 @@ def _hangs(run: Run) -> str:
         ]
         for hang in run.hangs
     ]
-    heads = ("Since", "*Lasted", "*After step", "Cause")
+    heads = ("Since", "*Lasted", "*After step", "+Cause")
     return "<h2>Hangs</h2>" + _table("hangs", "No step for long.", heads, rows)
 
 
@@ -212,20 +229,16 @@ def _notes(run: Run) -> str:
         ["" if n.at is None else clock_text(n.at - run.begin), n.kind, n.text] for n in run.notes
     ]
     return "<h2>Events and problems</h2>" + _table(
-        "notes", "Oldest first.", ("At", "Kind", "Text"), rows
+        "notes", "Oldest first.", ("At", "Kind", "+Text"), rows
     )
 
 
 def _table(key: str, caption: str, heads: Sequence[str], rows: Sequence[Iterable[str]]) -> str:
-    """Return a table that the keyboard can scroll; a head with `*` has numbers below it."""
-    numeric = [head.startswith("*") for head in heads]
-    top = "".join(
-        f'<th scope="col"{_class(n)}>{safe(h.removeprefix("*"))}</th>'
-        for h, n in zip(heads, numeric, strict=True)
-    )
+    """Return a table that the keyboard can scroll; its heads are those of `column_head`."""
+    top = "".join(column_head(head) for head in heads)
     body = "".join(
         "<tr>"
-        + "".join(f"<td{_class(n)}>{safe(c)}</td>" for c, n in zip(row, numeric, strict=True))
+        + "".join(f"<td{column_class(h)}>{safe(c)}</td>" for c, h in zip(row, heads, strict=True))
         + "</tr>\n"
         for row in rows[-MAX_ROWS:]
     )
@@ -236,7 +249,3 @@ def _table(key: str, caption: str, heads: Sequence[str], rows: Sequence[Iterable
         f'<caption id="{key}-c">{safe(caption + note)}</caption>'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-
-
-def _class(numeric: bool) -> str:
-    return ' class="n"' if numeric else ""

@@ -121,6 +121,7 @@ def test_the_list_has_every_job_in_one_row() -> None:
             data = json.loads((await here.get("/run.json"))[1])
             assert data["state"] == "3 jobs: 1 Failed, 1 Pending, 1 Running"
             assert data["main"] in text
+            assert f"<title>{data['title']}</title>" in text
 
     asyncio.run(main())
 
@@ -136,6 +137,7 @@ def test_a_jobs_page_is_its_report_and_leads_back() -> None:
             data = json.loads((await here.get("/jobs/default/digits/run.json"))[1])
             assert data["state"] == "Running: membership 1, world size 4"
             assert data["main"] in text
+            assert f"<title>{data['title']}</title>" in text
 
     asyncio.run(main())
 

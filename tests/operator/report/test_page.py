@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from ddpjob_operator.report.charts import bands
 from ddpjob_operator.report.page import live_page, report_page
 from ddpjob_operator.report.run import Change, Hang, Note, Point, Run
-from ddpjob_operator.report.time_use import time_use
+from ddpjob_operator.report.style import STYLE
+from ddpjob_operator.report.time_use import USES, time_use
 
 HOSTILE = (
     """</style></title><script>alert('1')</script><img src="//x.example/y" onerror=alert(2)>"""
@@ -162,11 +164,61 @@ def test_people_who_see_no_picture_have_words_and_tables() -> None:
         assert set((each["aria-labelledby"] or "").split()) <= ids
     for region in [each for each in page.all("div") if each.get("role") == "region"]:
         assert region["tabindex"] == "0", "the keyboard scrolls a wide table"
+    assert all(each.get("id") for each in page.all("summary")), "by which it keeps the focus"
     assert page.all("html") == [{"lang": "en"}]
     assert len(page.all("h1")) == 1
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
     assert all(new - old <= 1 for old, new in itertools.pairwise(levels))
     assert len({i for i in ids if i}) == len([i for _, a in page.elements if (i := a.get("id"))])
+
+
+def test_each_color_of_a_chart_has_its_name_beside_it() -> None:
+    page = Page(report_page(two_memberships()))
+    drawn = {c for each in page.all("rect") if "band" in (c := each.get("class") or "")}
+    named = {c for each in page.all("span") if "key" in (c := each.get("class") or "")}
+    assert {each.removeprefix("band ") for each in drawn} == {
+        each.removeprefix("key ") for each in named
+    }
+    for word in ("New steps", "Workers were lost", "started"):
+        assert word in page.text
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_texts_have_contrast_and_uses_have_different_colors(scheme: int) -> None:
+    block = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)[scheme]
+    colors = dict(re.findall(r"--(\w+): (#\w{6})", block))
+    for text, behind in [
+        ("ink", "back"), ("soft", "back"), ("line", "back"), *(("ink", use) for use in USES),
+    ]:  # fmt: skip
+        assert contrast(colors[text], colors[behind]) >= 4.5, (text, behind)
+    assert len({colors[use] for use in USES}) == len(USES)
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio that WCAG defines."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ticks"),
+    [
+        (0.2, "0:00"),
+        (42, "0:00 0:10 0:20 0:30 0:40"),
+        (3000, "0:00 10:00 20:00 30:00 40:00 50:00"),
+        (5 * 86400, "0:00 24:00:00 48:00:00 72:00:00 96:00:00 120:00:00"),
+    ],
+)
+def test_times_below_a_chart_are_round_on_a_clock(seconds: float, ticks: str) -> None:
+    run = two_memberships(started=0, now=seconds, changes=(change(1, 0, seconds),))
+    found = re.findall(r'class="below">([\d:]+)<', bands(run))
+    assert " ".join(found) == ticks
 
 
 def test_without_scripts_the_live_page_loads_again() -> None:

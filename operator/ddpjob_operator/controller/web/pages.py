@@ -21,8 +21,8 @@ from aiohttp import web
 from ddpjob_operator.controller.web.copies import JobCopies, JobCopy
 from ddpjob_operator.report.document import document, response_headers
 from ddpjob_operator.report.from_job import run_of_status
-from ddpjob_operator.report.job_list import JobList, list_main, list_state, select_page
-from ddpjob_operator.report.page import live_page, main_part, state_line
+from ddpjob_operator.report.job_list import list_main, list_state, select_page
+from ddpjob_operator.report.page import live_data, live_page
 
 AT_ONCE = 16  # pages that are made or wait
 HOME = '<nav><a id="home" href="../../../">All jobs</a></nav>'
@@ -113,20 +113,17 @@ def _list(
     jobs = select_page([copy.line for copy in copies], page, problem)
     if jobs is None:
         return None
-    return _list_answer(jobs, list_main(jobs, root, now), data)
-
-
-def _list_answer(jobs: JobList, main: str, data: bool) -> Answer:
-    state = list_state(jobs)
-    return (
-        {"main": main, "state": state} if data else document(f"DDPJobs: {state}", main, live=True)
-    )
+    main, state = list_main(jobs, root, now), list_state(jobs)
+    title = f"DDPJobs: {state}"
+    if data:
+        return {"title": title, "main": main, "state": state}
+    return document(title, main, live=True)
 
 
 def _job(copy: JobCopy, now: datetime, data: bool) -> Answer:
     run = run_of_status(copy.metadata, copy.read_status(), now.timestamp())
     if data:
-        return {"main": main_part(run), "state": state_line(run)}
+        return live_data(run)
     return live_page(run, HOME)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from ddpjob_operator.local.record.run_files import read_run
 from ddpjob_operator.local.simulated.rendezvous_process import PortInUseError
 from ddpjob_operator.report.document import response_headers
-from ddpjob_operator.report.page import live_page, main_part, state_line
+from ddpjob_operator.report.page import live_data, live_page
 
 HOST = "127.0.0.1"
 LIMIT_SECONDS = 10.0  # for a request
@@ -81,8 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/":
             self._send(HTTPStatus.OK, "text/html", live_page(run))
         else:
-            content = {"main": main_part(run), "state": state_line(run)}
-            self._send(HTTPStatus.OK, "application/json", json.dumps(content))
+            self._send(HTTPStatus.OK, "application/json", json.dumps(live_data(run)))
 
     def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode()
