@@ -9,7 +9,7 @@ from agent.registry.silencing import MOMENT, World
 STEPPING = 10.0  # seconds of steps before a row
 LIVE, RESTART = 3.0, 10.0  # heartbeat deadlines
 SOON = 1.3
-OFFSETS = range(0, 60, 7)  # moments from a report, a heartbeat or a look to a freeze
+OFFSETS = range(6, 60, 7)  # moments from a report, a heartbeat or a look to a freeze
 AFTER = pytest.approx  # a deadline, to a turn
 
 
