@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call, grad
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
@@ -49,6 +51,52 @@ class Halving(nn.Module):
 
     def forward(self, x: Any) -> Any:
         return x / 2 if self.training else x
+
+
+def gradients_of_a_function(model: Any, x: Any, y: Any) -> Any:
+    """Yield the parameters, and their gradients of the mean loss."""
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    found = grad(lambda w: mse(functional_call(model, w, (x,)), y))(weights)
+    return [(p, found[name]) for name, p in model.named_parameters()]
+
+
+class Branches(nn.Module):
+    """Uses one of two layers at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+        self.branch = 0
+        self.to(DEVICE)
+
+    def forward(self, x: Any) -> Any:
+        return self.layers[self.branch](x)
+
+
+class Best:
+    """Keeps a state of training, to go back to it."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+        self._kept: Any = None
+
+    def keep(self) -> None:
+        """Keep the state of now."""
+        self._kept = copy.deepcopy([each.state_dict() for each in self._parts])
+
+    def reload(self) -> None:
+        """Go back."""
+        for part, state in zip(self._parts, self._kept, strict=True):
+            part.load_state_dict(copy.deepcopy(state))
+
+    def state_dict(self) -> Any:
+        """Return what is kept."""
+        return {"kept": self._kept}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Keep what another process has kept."""
+        self._kept = copy.deepcopy(state["kept"])
 
 
 def mixed_up(model: Any, x: Any, y: Any) -> Any:

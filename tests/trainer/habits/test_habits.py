@@ -4,7 +4,8 @@ Each runs undisturbed on one process, and on one to three with changes of the me
 middle of its steps. Its loss and its parameters after each step are those of the undisturbed run,
 and replicas are equal to the bit; or the script is refused, with words that name the remedy. A
 script that is refused at a change only also runs undisturbed on three. DDPJOB_HABITS=all runs each
-script undisturbed on two and on three processes, too, and with a hundred changes.
+script undisturbed on two and on three processes, too, and with a hundred changes. Some scripts, whose
+mechanism another one uses, too, run with it only.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Script(NamedTuple):
     steps: int = 1  # done at most before the refusal
     ends_early: bool = False  # may do a few steps more or less
     replicas_only: bool = False
+    in_soak: bool = False  # run with DDPJOB_HABITS=all only
 
 
 SAMPLER = "ElasticBatchSampler(dataset"
@@ -110,6 +112,39 @@ LIVE = [
     Script("data.evaluation_on_all_ranks"),
     Script("data.evaluation_by_evaluate"),
     Script("data.own_collate_in_workers"),
+    Script("gradients.gathered_features", in_soak=True),
+    Script("gradients.gathered_features_of_unequal_shares"),
+    Script("gradients.clipped_by_hooks", replicas_only=True, in_soak=True),
+    Script("gradients.optimizers_in_the_backward", "within the backward pass"),
+    Script("gradients.functional_forward", "Call `loop.model(...)`"),
+    Script("gradients.functional_gradients", "train different models", alone=False, steps=39),
+    Script("gradients.functional_gradients_exchanged_by_hand", in_soak=True),
+    Script("gradients.two_backwards_of_one_forward", "add the losses"),
+    Script("gradients.graph_retained_for_a_second_backward", "call `step.backward(loss)`"),
+    Script("gradients.one_of_two_losses_without_its_weight", "call `step.backward(loss)`"),
+    Script("gradients.two_forwards_and_two_backwards", in_soak=True),
+    Script("gradients.two_forwards_before_two_backwards", "add the losses"),
+    Script("gradients.two_forwards_and_one_backward", in_soak=True),
+    Script("gradients.penalty_of_gradients", in_soak=True),
+    Script("gradients.branches_that_change", in_soak=True),
+    Script("gradients.gradients_set_to_zero", in_soak=True),
+    Script("gradients.joined_uneven_inputs", "leave join() out"),
+    Script("states.tensor_learning_rate", in_soak=True),
+    Script("states.capturable_adam", "" if ON_GPU else "capturable=True"),
+    Script("states.learning_rate_by_hand", in_soak=True),
+    Script("states.learning_rate_finder", in_soak=True),
+    Script("states.metrics_of_all_ranks", in_soak=True),
+    Script("states.metrics_between_steps", "ran between two steps"),
+    Script("states.pictures_of_rank_0", in_soak=True),
+    Script("states.weights_replaced_in_the_body"),
+    Script("states.weights_replaced_between_steps", in_soak=True),
+    Script("states.average_swapped_in_between_steps", in_soak=True),
+    Script("states.average_swapped_in_for_an_evaluation"),
+    Script("states.average_swapped_in_in_the_body"),
+    Script("states.best_weights_loaded_again"),
+    Script("states.iterable_dataset", "Stream"),
+    Script("states.stream"),
+    Script("states.persistent_workers", in_soak=True),
 ]
 SNAPSHOT = [
     Script("scripts.plain"),
@@ -148,6 +183,17 @@ SNAPSHOT = [
         undisturbed=False,
         steps=39,
     ),
+    Script("patterns.tensor_learning_rate"),
+    Script("patterns.learning_rate_by_hand", in_soak=True),
+    Script("patterns.gradients_set_to_zero", in_soak=True),
+    Script("patterns.two_forwards_and_one_backward", in_soak=True),
+    Script("patterns.functional_forward", "train different models", alone=False, steps=39),
+    Script("patterns.functional_gradients_exchanged_by_hand", in_soak=True),
+    Script("patterns.metrics_of_all_ranks", in_soak=True),
+    Script("patterns.weights_replaced"),
+    Script("patterns.average_swapped_in_after_a_save"),
+    Script("patterns.best_weights_loaded_again", in_soak=True),
+    Script("patterns.persistent_workers", in_soak=True),
     Script("recipes.optimizer_in_shards", "ZeroRedundancyOptimizer"),
     Script("recipes.forgotten_wrapper", "train different models", alone=False, steps=39),
 ]
@@ -237,7 +283,11 @@ OF_THE_CPU = {
     "models.fabric_sets_up_all",
     "data.own_collate_in_workers",
 }
-RUN_HERE = [script for script in LIVE if not (ON_GPU and script.name in OF_THE_CPU)]
+RUN_HERE = [
+    script
+    for script in LIVE
+    if (ALL or not script.in_soak) and not (ON_GPU and script.name in OF_THE_CPU)
+]
 
 
 @pytest.mark.parametrize("script", RUN_HERE, ids=lambda script: script.name)
@@ -245,7 +295,11 @@ def test_in_live_mode(script: Script, runner: Runner) -> None:
     check(script, runner, "live")
 
 
-@pytest.mark.parametrize("script", SNAPSHOT, ids=lambda script: script.name)
+@pytest.mark.parametrize(
+    "script",
+    [script for script in SNAPSHOT if ALL or not script.in_soak],
+    ids=lambda script: script.name,
+)
 def test_in_snapshot_mode(script: Script, runner: Runner) -> None:
     check(script, runner, "snapshot")
 

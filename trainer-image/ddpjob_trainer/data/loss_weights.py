@@ -37,7 +37,6 @@ class LossWeights:
         self._first: torch.Tensor | None = None  # count of the first of several parts
         self._by_count: bool | None = None  # None: no loss so far
         self._has_count = False  # the current part has a loss with a count
-        self.is_used = False  # the current part has a loss
 
     def begin_part(self, weight: float, *, is_last: bool, is_sum: bool = False) -> None:
         """Begin a part of the share: `weight` is its part of the batch's samples.
@@ -46,7 +45,7 @@ class LossWeights:
         """
         self.check()
         self._weight, self._is_last, self._is_sum = weight, is_last, is_sum
-        self._has_count = self.is_used = False
+        self._has_count = False
 
     def backward(self, loss: torch.Tensor, count: Count | None = None) -> None:
         """Run backward on the current part's mean loss, times its weight in the batch.
@@ -56,7 +55,7 @@ class LossWeights:
         """
         if self._by_count not in (None, count is not None):
             raise RuntimeError("give backward() a count for every loss of a step, or for none")
-        self._by_count, self.is_used = count is not None, True
+        self._by_count = count is not None
         if count is None:
             _run(loss, self._weight)
         else:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from ddpjob_trainer.data.loss_weights import Count
     from ddpjob_trainer.elastic.ddp_model import ElasticModel
 
+ONE_BACKWARD = (
+    "It is the second backward of these samples: for two losses of one call of `loop.model(...)`, "
+    "add the losses up and call `step.backward` once."
+)
+
 
 class DataFeed:
     """The samples of one process, step by step."""
@@ -59,6 +64,7 @@ class DataFeed:
         self._iterator: Iterator[Any] | None = None
         self._epoch = 0  # epoch of the iterator
         self._begun = self._is_taken = False  # of the current batch
+        self._weighed = 0  # gradients of the current part with its weight
         self._weights = LossWeights(model.module.parameters())
         if shards is not None and source.follows_ranks:
             raise ValueError(
@@ -120,9 +126,7 @@ class DataFeed:
             part = self._next()
             if self._pace is not None:
                 self._pace.begin(samples)
-            before = self._model.gradients
-            yield part
-            self._check_weight(before)
+            yield from self._weighing(part)
 
     def _shards(
         self, share: BatchShare, gradients: deterministic.DeterministicReducer
@@ -137,9 +141,7 @@ class DataFeed:
             self._weights.begin_part(weight, is_last=False, is_sum=True)
             part = self._next()  # a loader draws random numbers when its iteration begins
             rng_state.draw(source.seed, source.epoch, source.position, shard)
-            before = self._model.gradients
-            yield part
-            self._check_weight(before)
+            yield from self._weighing(part)
             gradients.add_shard(shard)
         if versions != [each._version for each in buffers]:  # noqa: SLF001
             raise RuntimeError(
@@ -151,9 +153,11 @@ class DataFeed:
         self._weights.end_sum()
         self._model.begin_step()
 
-    def _check_weight(self, gradients: int) -> None:
-        """Raise RuntimeError if the current part has made gradients with no weight."""
-        if self._model.gradients > gradients and not self._weights.is_used:
+    def _weighing(self, part: Any) -> Iterator[Any]:
+        """Yield the current part. Raise RuntimeError if it makes gradients with no weight."""
+        before, self._weighed = self._model.gradients, 0
+        yield part
+        if self._model.gradients - before > self._weighed:
             raise RuntimeError(
                 "`loss.backward()` weighs the shares of all processes alike, and they have "
                 "different numbers of samples: call `step.backward(loss)`. For a loss that is a mean "
@@ -165,7 +169,14 @@ class DataFeed:
 
         `count` is the number that the loss is a mean over, if that is not the number of samples.
         """
-        self._weights.backward(loss, count)
+        before = self._model.gradients
+        try:
+            self._weights.backward(loss, count)
+        except RuntimeError as error:
+            if self._weighed:
+                error.add_note(ONE_BACKWARD)
+            raise
+        self._weighed += self._model.gradients - before
 
     def check(self) -> None:
         """Raise RuntimeError unless the script has taken all parts of this rank's share."""

@@ -87,6 +87,13 @@ class ElasticModel(nn.Module):
                 stack.enter_context(wrapper.no_sync())
             yield
 
+    def join(self, *_: Any, **__: Any) -> None:
+        """Raise RuntimeError: DistributedDataParallel.join() is for ranks with other numbers of batches."""
+        raise RuntimeError(
+            "leave join() out: all processes do the same steps, and their shares of a batch may have "
+            "different sizes"
+        )
+
     def register_comm_hook(self, make_state: Callable[[], object], hook: Any) -> None:
         """Exchange the gradients of every group by `hook(state, bucket)`; see DDP's method.
 
@@ -187,6 +194,11 @@ class ElasticModel(nn.Module):
         self._wrap()
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
+        if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001 - there is no public one
+            raise RuntimeError(
+                "an optimizer stepped within the backward pass, before the gradients were exchanged "
+                "with the other processes: call optimizer.step() after the parts of the step"
+            )
         stepped = self._changed_by(optimizer)
         for leaf in self._leaves():
             if stepped.isdisjoint(leaf._trained):  # noqa: SLF001 - its own class

@@ -27,6 +27,7 @@ from torch import distributed
 from ddpjob_trainer.agent_link import connection
 from ddpjob_trainer.data.stream import Stream
 from ddpjob_trainer.elastic.control import left_loop
+from ddpjob_trainer.elastic.control.between_steps import BetweenSteps
 from ddpjob_trainer.elastic.control.script_control import ScriptControl
 from ddpjob_trainer.elastic.control.signals import Signals
 from ddpjob_trainer.elastic.data_feed import DataFeed
@@ -118,6 +119,7 @@ class Loop(ScriptControl):
         self._training.before_change = CommitGate(group, model.parameters()).check
         self._replicas = ReplicaCheck(model, self._training.optimizers, enabled=check_replicas)
         self._is_first = True  # step of this group
+        self._between = BetweenSteps()
         self._agent = connection.connect(group, self._training.dump)
         self._breaks = GroupBreaks(self._agent)
         self._snapshots = LiveSnapshots(snapshots, self._training, self._breaks)

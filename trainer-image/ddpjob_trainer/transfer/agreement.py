@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
     from torch import distributed
 
+    from ddpjob_trainer.transfer.broadcast import ChooseMemory
+
 BEGINNING = MembershipId(0, 0, 0)  # of an untrained state or of a snapshot
 
 
@@ -78,11 +80,16 @@ def _state(value: bytes) -> StateVersion | None:
 
 
 def exchange(
-    agreement: Agreement, rank: int, device: torch.device, collect: Callable[[], Any]
+    agreement: Agreement,
+    rank: int,
+    device: torch.device,
+    collect: Callable[[], Any],
+    choose: ChooseMemory | None = None,
 ) -> Any:
     """Send or receive the newest state; return a received one, or None if this rank has it.
 
-    Raise RuntimeError if the received state is not whole, or if the group breaks.
+    `choose` returns memory for tensors to receive. Raise RuntimeError if the received state is not
+    whole, or if the group breaks, and the exceptions of `choose`.
     """
     source, targets = agreement.part_of(rank)
     if targets:
@@ -91,7 +98,7 @@ def exchange(
         sender.end()
     if source is None:
         return None
-    received = receive_state(source, device)
+    received = receive_state(source, device, choose)
     if received is None:
         raise RuntimeError(
             f"the state that rank {source} sent to rank {rank} cannot be restored: it has a value of an "

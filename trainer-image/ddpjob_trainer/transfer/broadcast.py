@@ -7,6 +7,7 @@ tensors. May not: know the states of the ranks.
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,10 @@ def receive_state(source: int, device: torch.device, choose: ChooseMemory | None
     distributed.recv(head, source)
     node, shapes = json.loads(bytes(head.cpu().numpy()))
     specs = [TensorSpec(name, getattr(torch, kind), tuple(shape)) for name, kind, shape in shapes]
-    memory = None if choose is None else choose(dict(node["dict"]), specs)
+    memory = None
+    if choose is not None:
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # an odd state is received, too
+            memory = choose(dict(node["dict"]), specs)
     tensors = {each.name: memory_for(each, memory) for each in specs}
     parts = [bytes_of(tensor) for tensor in tensors.values()]
     for first, last in _packs([part.numel() for part in parts]):

@@ -96,14 +96,25 @@ def test_who_joins_learns_what_the_body_changes(caplog: pytest.LogCaptureFixture
     assert_same(before, joiner.values())
 
 
-def test_a_change_after_many_plain_steps_is_seen() -> None:
+def change_in_place(parameter: torch.nn.Parameter) -> None:
+    with torch.no_grad():
+        parameter.mul_(2)
+
+
+def change_memory(parameter: torch.nn.Parameter) -> None:
+    parameter.data = parameter.data * 2
+
+
+@pytest.mark.parametrize("change", [change_in_place, change_memory])
+def test_a_change_after_many_plain_steps_is_seen(
+    change: Callable[[torch.nn.Parameter], None],
+) -> None:
     training = Training(bodies.Plain)
     for _ in range(3):
         training.step()
     training.state.begin()
     training.script.optimizers[0].step()
-    with torch.no_grad():
-        next(training.script.model.parameters()).mul_(2)
+    change(next(training.script.model.parameters()))
     assert not training.state.is_applied
     training.state.rollback()
     assert training.state.progress is None

@@ -40,6 +40,8 @@ def train(
     after=None,
     loss_of=plain_loss,
     within=None,
+    work=None,
+    between=None,
     **options,
 ):
     """Train as the plain script does; the functions are the habit."""
@@ -53,6 +55,9 @@ def train(
         with step:
             optimizer.zero_grad()
             for x, y in step.parts():
+                if work:
+                    work(loop.model, step, x, y)
+                    continue
                 with within(loop.model) if within else contextlib.nullcontext():
                     loss = loss_of(loop.model, x, y)
                     step.backward(loss)
@@ -62,6 +67,8 @@ def train(
             if after:
                 after(loss)
         if step.done:
+            if between:
+                between(loop, step)
             log(step.number + 1)
 
 

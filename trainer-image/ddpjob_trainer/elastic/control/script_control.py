@@ -8,6 +8,7 @@ from ddpjob_trainer.elastic.control.evaluation import Evaluation
 
 if TYPE_CHECKING:
     from ddpjob_trainer.agent_link.connection import AgentConnection
+    from ddpjob_trainer.elastic.control.between_steps import BetweenSteps
     from ddpjob_trainer.elastic.control.signals import Signals
     from ddpjob_trainer.elastic.ddp_model import ElasticModel
     from ddpjob_trainer.elastic.group.group_breaks import GroupBreaks
@@ -19,6 +20,7 @@ class ScriptControl:
 
     model: ElasticModel
     _agent: AgentConnection | None
+    _between: BetweenSteps
     _breaks: GroupBreaks
     _signals: Signals
     _training: TrainState
@@ -46,12 +48,19 @@ class ScriptControl:
         In it the model is in eval mode, without gradients, and `loop.model` needs no other rank. If
         a change of the workers breaks a collective, the rest of the block is skipped.
         """
-        return Evaluation(self.model, self._breaks)
+        return Evaluation(self.model, self._breaks, self._training, self._between)
 
     def set_between_steps(self, value: bool) -> None:
-        """Record whether the main thread runs the script between two steps."""
+        """Record whether the main thread runs the script between two steps.
+
+        Raise RuntimeError if the script ran a collective there.
+        """
         if self._agent is not None:
             self._agent.is_between_steps = value
+        if value:
+            self._between.begin()
+        else:
+            self._between.end()
 
     def _exchange_signals(self, done: int) -> bool:
         """Exchange the signals before a step; return False if the group broke."""

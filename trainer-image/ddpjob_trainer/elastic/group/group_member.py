@@ -13,6 +13,7 @@ import torch
 from torch import distributed
 
 from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_STORE
+from ddpjob_trainer.elastic import own_state
 from ddpjob_trainer.tensors import rng_state
 from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, StateVersion, agree, exchange
 
@@ -148,17 +149,24 @@ class GroupMember:
         is_old = newest is None or newest.step < (snapshot_step or 0)
         if is_old and self._snapshots.load():
             return
+        choose = None
         if newest is None:  # no process has a state: all begin like rank 0
             if rank == 0:
                 self._training.check_untrained()
             newest = StateVersion(0, BEGINNING)
             agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
+        elif rank not in agreement.holders:
+            self._snapshots.wait_for_copy()
+            # An older state stays until the newest one has arrived.
+            if self._training.progress is None:
+                choose = own_state.memory_of(self._training)
         # Over the CPU's backend: an abort raises an error there, but not on a GPU.
-        taken = exchange(agreement, rank, torch.device("cpu"), self._training.collect)
+        cpu = torch.device("cpu")
+        taken = exchange(agreement, rank, cpu, self._training.collect, choose)
         with self._training.changing:
             if taken is not None:
                 self._snapshots.wait_for_copy()
-                self._training.restore(taken)
+                own_state.restore(self._training, taken)
                 rng_state.draw_from(taken["extra"]["random"], rank)
             self._training.done, self._training.done_in = newest
         self._snapshots.resume_from(newest.step)

@@ -85,7 +85,7 @@ class TrainState:
         self._leftovers = LeftoverGradients(self.optimizers)
         self._has_counted = False  # a body, in this process
         self._is_known = False  # what bodies change: this process or another one has counted one
-        self._is_lost = False  # the state of the last step: it could not be undone
+        self._spoilt_by = ""  # empty: the model has no part of another state
         self._has_closure = False  # an optimizer calls backward within its step
         self.changes_weights = False  # other code than an optimizer's step does, or several steps
         for each in self.optimizers:
@@ -107,7 +107,7 @@ class TrainState:
 
     def begin(self) -> StepRollback:
         """Begin a step."""
-        self._is_lost = False
+        self._spoilt_by = ""
         self.schedule.begin()
         self._leftovers.drop_used()
         exact = not self._has_counted  # once: it finds changes through `.data`
@@ -162,7 +162,7 @@ class TrainState:
         assert self._attempt is not None
         with self.changing:
             if not self._attempt.restore():
-                self.done, self._is_lost = None, True
+                self.spoil("a step was cut off after a part of its changes of the weights")
             self._leftovers.forget()
             self.end()
 
@@ -185,11 +185,12 @@ class TrainState:
 
     def check_untrained(self) -> None:
         """Raise RuntimeError if this process cannot give its state to processes without one."""
-        if self._is_lost:
-            raise RuntimeError(
-                "a step was cut off after a part of its changes of the weights, no process has the state "
-                "from before that step, and there is no snapshot: training starts over in new processes"
-            )
+        if self._spoilt_by:
+            raise RuntimeError(f"{self._spoilt_by}. No other state is left: training starts over")
+
+    def spoil(self, why: str) -> None:
+        """Give up the state: from now on the model may have a part of another one."""
+        self.done, self._spoilt_by = None, why
 
     def drop_gradients(self) -> None:
         """Drop all gradients, but those that the script may not add to."""

@@ -1,7 +1,7 @@
 """Finds the changes of the weights in the body of one step: by optimizers' steps, by other code.
 
-torch counts the changes of a tensor in its `_version`. Changes through `.data` do not count there,
-so `exact` compares checksums, too.
+torch counts the changes of a tensor in its `_version`. Changes through `.data` do not count there:
+its memory may be another one, and `exact` compares checksums, too.
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ class WeightChanges:
         """End the watch; the object may be closed again."""
         self._handle.remove()
 
-    def _look(self) -> tuple[int, tuple[int, ...]]:
+    def _look(self) -> tuple[int, list[int], tuple[int, ...]]:
         versions = sum(each._version for each in self._parameters)  # noqa: SLF001 - torch's own change counter
-        return versions, tuple(map(checksum, self._parameters)) if self._exact else ()
+        addresses = [each.data_ptr() for each in self._parameters]
+        return versions, addresses, tuple(map(checksum, self._parameters)) if self._exact else ()
 
     def _look_at_states(self) -> int:
         return sum(
