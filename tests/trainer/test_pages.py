@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ddpjob_trainer import ElasticBatchSampler, Loop, Snapshots
-from support.pages import Block, blocks
+from support.pages import ROOT, Block, blocks
+
+TRAINER = ROOT / "trainer-image" / "ddpjob_trainer"
 
 
 def python_of(page: str) -> list[Block]:
@@ -67,6 +71,20 @@ def test_the_script_of_the_live_page_trains(capsys: pytest.CaptureFixture[str]) 
     exec(compile(text, block.place, "exec"), {})
     printed = capsys.readouterr().out
     assert [line.split()[:2] for line in printed.splitlines()] == [["epoch", "0"], ["epoch", "1"]]
+
+
+def test_the_errors_on_the_live_page_have_these_words() -> None:
+    section = (ROOT / "docs/live.md").read_text().partition("\n## What is refused, and why\n")[2]
+    rows = re.findall(r"^\| .*? \| `(.*?)` \|", section.partition("\n## ")[0], re.MULTILINE)
+    trees = [ast.parse(each.read_text()) for each in TRAINER.rglob("*.py")]
+    strings = [
+        node.value
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert len(rows) > 15
+    assert not [words for words in rows if not any(words in each for each in strings)]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import distributed
@@ -187,7 +188,7 @@ def best_weights_loaded_again():
     train(model, optimizer, between=between, extra=best)
 
 
-class Numbers(IterableDataset):
+class Numbers(IterableDataset[Any]):
     """The samples one after the other."""
 
     def __iter__(self):
