@@ -29,7 +29,7 @@ test: setup ## Everything: lint and all tiers, then one table; fails if a tier c
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 	@$(PYTEST) $(or $(ONLY),--tier=unit tests/operator tests/protocol tests/agent tests/trainer \
 	  tests/mutations tests/test_repository.py tests/test_run_tiers.py tests/test_flaky.py \
-	  tests/test_beside.py \
+	  tests/test_beside.py tests/test_agent_pythons.py \
 	  tests/test_docs_site.py tests/test_prose.py tests/test_docs_blocks.py tests/test_wheel.py tests/test_release.py)
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
@@ -74,7 +74,7 @@ lint: setup ## Style, formatting, types, imports between packages, English
 	echo 'lint: all passed'
 
 ## Test at length what `make test` runs in short; root
-SOAK = e2e mutations executed simulation changes equivalence habits scenes lines histories fuzz breaks demo memberships
+SOAK = e2e mutations executed simulation changes equivalence habits scenes lines histories fuzz breaks demo pythons memberships
 .PHONY: soak $(SOAK:%=soak-%)
 soak: setup ## All of these, three at a time: an hour or two
 	@MAKE='$(MAKE)' $(BIN)/python -m tools.run_tiers $(SOAK:%=soak-%)
@@ -122,6 +122,9 @@ soak-breaks: setup ## Steps broken at 200 random points
 soak-demo: setup ## The whole demo
 	@$(BIN)/python tools/demo.py
 
+soak-pythons: setup ## The agent on each Python from 3.9 to 3.13 that this machine has
+	@DDPJOB_PYTHONS=all $(PYTEST) --tier=$@ tests/test_agent_pythons.py
+
 soak-memberships: setup ## 200 memberships of one process
 	@DDPJOB_CHANGES=200 $(PYTEST) --tier=$@ tests/trainer/elastic/test_many_memberships.py
 
@@ -158,7 +161,7 @@ kind-build: setup ## Only build or pull what kind-up needs
 	@tools/kind/build.sh
 
 ## Build and measure
-.PHONY: agent wheel release images bench-agents bench-control-plane bench-equivalence bench-exactly-once bench-link bench-overhead bench-recovery bench-silence bench-snapshot \
+.PHONY: agent wheel release images publish bench-agents bench-control-plane bench-equivalence bench-exactly-once bench-link bench-overhead bench-recovery bench-silence bench-snapshot \
 	bench-torchrun
 agent: setup ## Build build/ddpjob-agent.pyz, the agent as one file for any Python from 3.9
 	@$(BIN)/python -m ddpjob_operator.agent_bundle build/ddpjob-agent.pyz
@@ -175,6 +178,10 @@ release: setup ## Build wheel, chart, bill of materials and checksums in dist/; 
 # BASE_IMAGE, TRAINER_BASE_IMAGE, IMAGE_PREFIX and TAG: see tools/images.sh
 images: ## Build the images of operator, agent and trainer; needs docker
 	@tools/images.sh
+
+# TAG, IMAGE_PREFIX, ARCHITECTURES and CHARTS: see tools/publish.sh
+publish: ## Publish what `release` and `images` built; STEP=push, join, sign, chart, page or wheel
+	@PATH=$$(if [[ '$(STEP)' == chart ]]; then tools/kind/binaries.sh helm; fi):$$PATH tools/publish.sh $(STEP)
 
 bench-snapshot: setup ## What a snapshot costs, beside torch's own means (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/snapshot.py

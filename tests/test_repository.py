@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import collections
-import contextlib
-import functools
 import operator
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
-import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +19,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ddpjob_operator.agent_bundle import build_agent
-from ddpjob_operator.local.simulated.rendezvous_process import free_port
-from ddpjob_operator.rendezvous.client import (
-    ServiceClient,
-    ServiceUnavailableError,
-    connect_directly,
-)
-from ddpjob_protocol.environment import (
-    ENV_ADDRESS,
-    ENV_KEYS,
-    ENV_PROCESSES,
-    ENV_SERVICE,
-    ENV_WORKER,
-)
-from ddpjob_protocol.messages.control import Expectation
-from support.keys import KEY, service_file, worker_file
+from support.pythons import OLDEST
 
 ROOT = Path(__file__).resolve().parent.parent
 AGENT = tuple(ROOT / "trainer-image" / name for name in ("ddpjob_agent", "ddpjob_protocol"))
 AGENT_MODULES = sorted(path for package in AGENT for path in package.rglob("*.py"))
-OLDEST = (3, 9)  # that the agent runs on
-NEWEST = (3, 13)
 # In today's standard library, but missing somewhere between OLDEST and NEWEST.
 NOT_EVERYWHERE = frozenset(
     "_pyrepl aifc annotationlib asynchat asyncore audioop binhex cgi cgitb chunk compression crypt "
@@ -134,140 +111,6 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_built_agent_is_the_same_bytes_each_time(agent: Path, tmp_path: Path) -> None:
     build_agent(tmp_path / "again.pyz")
     assert (tmp_path / "again.pyz").read_bytes() == agent.read_bytes()
-
-
-@functools.cache
-def pythons() -> dict[tuple[int, int], Path]:
-    """One interpreter of each version from OLDEST to NEWEST that this machine has.
-
-    Version managers leave stubs on PATH that exist but do not run: each is tried.
-    """
-    folders = [Path(entry) for entry in os.get_exec_path()]
-    folders += sorted(pyenv_root().glob("versions/*/bin"))
-    folders += sorted(uv_pythons().glob("*/bin"))
-    found = {sys.version_info[:2]: Path(sys.executable)}
-    for minor in range(OLDEST[1], NEWEST[1] + 1):
-        for folder in folders:
-            candidate = folder / f"python3.{minor}"
-            if (3, minor) not in found and version_of(candidate) == f"3.{minor}":
-                found[3, minor] = candidate
-    return found
-
-
-def pyenv_root() -> Path:
-    return Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-
-
-def uv_pythons() -> Path:
-    chosen = os.environ.get("UV_PYTHON_INSTALL_DIR")
-    return Path(chosen) if chosen else Path.home() / ".local" / "share" / "uv" / "python"
-
-
-def version_of(python: Path) -> str | None:
-    if shutil.which(python) is None:
-        return None
-    command = [str(python), "-S", "-E", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-    answer = subprocess.run(command, check=False, capture_output=True, text=True)
-    return answer.stdout.strip() if answer.returncode == 0 else None
-
-
-IMPORT_ALL = """
-import importlib, pkgutil, runpy, sys
-archive = sys.argv.pop(1)
-sys.path.insert(0, archive)
-import ddpjob_agent
-for module in pkgutil.walk_packages(ddpjob_agent.__path__, "ddpjob_agent."):
-    module.name.endswith("__main__") or importlib.import_module(module.name)
-sys.argv.append("--help")
-runpy.run_path(archive, run_name="__main__")
-"""
-
-
-def test_the_built_agent_runs_with_every_python_of_this_machine(agent: Path) -> None:
-    failures = []
-    for version, python in pythons().items():
-        # bare interpreters: no site-packages, no environment
-        command = [str(python), "-W", "error", "-S", "-E", "-c", IMPORT_ALL, str(agent)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode != 0 or "usage:" not in done.stdout:
-            failures.append(f"{version}: {done.stdout}{done.stderr}")
-    assert not failures, "\n".join(failures)
-
-
-# Each process tells the other one's key through its agent's relay, then waits for both.
-MEET = """
-import os, socket, struct
-blob = lambda b: struct.pack("<Q", len(b)) + b
-host, port = os.environ["PET_RDZV_ENDPOINT"].split(":")
-with socket.create_connection((host, int(port))) as relay:
-    relay.sendall(b"\\0" + struct.pack("<I", 0x3C85F7CE))
-    relay.sendall(b"\\1" + blob(os.environ["DDPJOB_WORKER"].encode()) + blob(b""))
-    relay.sendall(b"\\6" + struct.pack("<Q", 2) + blob(b"a") + blob(b"b"))
-    assert relay.recv(1) == b"\\0"
-assert os.environ["PET_NNODES"] == "2" and "DDPJOB_KEYS" not in os.environ
-"""
-
-
-def test_a_job_completes_with_the_oldest_our_own_and_the_newest_python(tmp_path: Path) -> None:
-    """Service, agents and relay; others than our own interpreter ignore its bytecode. All at once."""
-    agent, meet = tmp_path / "agent.pyz", tmp_path / "meet.py"
-    build_agent(agent, compiled=True)
-    meet.write_text(MEET)
-    known = pythons()
-    versions = {min(known), sys.version_info[:2], max(known)}
-    with contextlib.ExitStack() as stack:
-        jobs = {
-            version: stack.enter_context(job_of(known[version], agent, meet))
-            for version in versions
-        }
-        for port, _ in jobs.values():
-            expect_workers(port, "a", "b")
-        codes = {v: [worker.wait(300) for worker in workers] for v, (_, workers) in jobs.items()}
-    assert not {version: each for version, each in codes.items() if each != [0, 0]}
-
-
-@contextlib.contextmanager
-def job_of(
-    python: Path, agent: Path, script: Path
-) -> Iterator[tuple[int, list[subprocess.Popen[bytes]]]]:
-    """A rendezvous service and two workers; the service's port and the workers' agents."""
-    port, folder = free_port(), Path(tempfile.mkdtemp(dir=script.parent))
-    environment = {
-        "PATH": os.defpath,
-        ENV_SERVICE: f"127.0.0.1:{port}",
-        ENV_ADDRESS: "127.0.0.1",
-        ENV_PROCESSES: "1",
-    }
-    base = [str(python), "-S", "-E", str(agent)]
-    listening = [*base, "rendezvous", "--host", "127.0.0.1", "--port", str(port)]
-    service = subprocess.Popen(listening, env={**environment, ENV_KEYS: service_file(folder)})
-    workers = [
-        subprocess.Popen(
-            [*base, "worker", "--", sys.executable, str(script)],
-            env={**environment, ENV_WORKER: name, ENV_KEYS: worker_file(folder, name)},
-        )
-        for name in ("a", "b")
-    ]
-    try:
-        yield port, workers
-    finally:
-        for process in (service, *workers):
-            process.kill()
-            process.wait()
-
-
-def expect_workers(port: int, *names: str) -> None:
-    """Tell the service as soon as it listens."""
-    client = ServiceClient(connect_directly("127.0.0.1", port), KEY.operator)
-    deadline = time.monotonic() + 180
-    while True:
-        try:
-            asyncio.run(client.expect(Expectation(names)))
-        except ServiceUnavailableError:
-            if time.monotonic() > deadline:
-                raise
-        else:
-            return
 
 
 # A newcomer finds each module: few in a folder, none long
