@@ -29,12 +29,14 @@ def versions(root: Path) -> dict[str, str]:
     """Return each version that the files of a checkout name, by its place."""
     chart = yaml.safe_load((root / CHART / "Chart.yaml").read_text())
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((root / "CITATION.cff").read_text())
     newest = re.search(r"^## \[(\d\S*)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     images = IMAGE_TAG.findall(chart["annotations"]["artifacthub.io/images"])
     return {
         "pyproject.toml: version": project["version"],
         "Chart.yaml: version": chart["version"],
         "Chart.yaml: appVersion": str(chart["appVersion"]),
+        "CITATION.cff: version": citation["version"],
         **{f"Chart.yaml: image {name}": tag for name, tag in images},
         "CHANGELOG.md: first version": newest[1] if newest else "none",
     }
