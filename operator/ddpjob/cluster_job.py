@@ -65,7 +65,8 @@ class ClusterJob:
     ) -> None:
         """Call `on_line` for each line of the chosen workers."""
         show = job_logs.follow_logs if follow else job_logs.read_logs
-        show(self._cluster, self._name, Wanted(everyone, worker, rank), tail, on_line)
+        wanted = Wanted(everyone, worker, rank)
+        show(self._cluster, self._name, wanted, job_logs.tail_query(tail), on_line)
 
     def scale(self, replicas: int) -> None:
         """Change the number of workers of the main group."""

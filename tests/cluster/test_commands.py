@@ -124,6 +124,31 @@ def test_a_job_is_made_changed_and_deleted(ddpjob: Shell, jobs: Jobs) -> None:
     assert jobs.names() == []
 
 
+def test_jobs_are_chosen_as_with_kubectl(ddpjob: Shell, jobs: Jobs) -> None:
+    """By labels, by what `get -o name` prints, by a file; in a namespace given first."""
+    labels = {"metadata": {"name": "other", "labels": {"team": "a"}}}
+    file = ddpjob.write("jobs.yaml", JOB, {**named("other"), **labels})
+    ddpjob("apply", "-f", file)
+    assert ddpjob("get", "-o", "name", "-l", "team=a") == "ddpjob.ddpjob.io/other\n"
+    assert (
+        ddpjob("get", "-l", "team=b")
+        == f"no jobs with these labels in namespace {jobs.namespace}\n"
+    )
+    both = ddpjob("get", *ddpjob("get", "-o", "name").split(), "-o", "json")
+    assert [job["metadata"]["name"] for job in json.loads(both)["items"]] == ["digits", "other"]
+    everywhere = ddpjob("top", "-A", "-l", "team=a").splitlines()[-1].split()
+    assert everywhere[:3] == [jobs.namespace, "other", "Pending"]
+    assert ddpjob("suspend", "-l", "team=a") == "ddpjob/other suspended\n"
+    assert ddpjob("scale", "--replicas=3", "ddp/digits") == "ddpjob/digits scaled to 3\n"
+    said = ddpjob.fails(ExitCode.INVALID, "delete", "digits", "-l", "team=a")
+    assert said == "give names of jobs, or labels with -l such as `-l team=a`, and not both\n"
+    said = ddpjob.fails(ExitCode.REJECTED, "-n", "elsewhere", "delete", "digits")
+    assert "no job digits in namespace elsewhere" in said
+    assert ddpjob("-n", "elsewhere", "delete", "digits", "--ignore-not-found") == ""
+    assert ddpjob("delete", "-f", file) == "ddpjob/digits deleted\nddpjob/other deleted\n"
+    assert jobs.names() == []
+
+
 def test_nothing_is_applied_if_one_document_is_wrong(ddpjob: Shell, jobs: Jobs) -> None:
     file = ddpjob.write("jobs.yaml", JOB, named("other", replica=2))
     said = ddpjob.fails(ExitCode.INVALID, "apply", "-f", file)
@@ -157,7 +182,7 @@ def test_errors_have_a_code_a_cause_and_a_remedy(ddpjob: Shell, jobs: Jobs) -> N
     assert missing.startswith("there is no kubeconfig at /nowhere/config")
     unknown = ddpjob.fails(ExitCode.INVALID, "get", "--context", "other")
     assert "cannot be used" in unknown
-    assert ddpjob.fails(ExitCode.INVALID, "scale", "digits").startswith("Usage: ddpjob scale ")
+    assert "`ddpjob scale digits 4`" in ddpjob.fails(ExitCode.INVALID, "scale", "digits")
 
 
 def test_a_server_that_is_missing_or_knows_nobody(ddpjob: Shell, jobs: Jobs) -> None:
@@ -259,6 +284,9 @@ def ended(kind: ConditionType, reason: Reason, message: str) -> DDPJobStatus:
     return STATUS.model_copy(update={"state": str(kind), "conditions": conditions})
 
 
+COMPLETE = ended(ConditionType.COMPLETE, Reason.COMPLETED, "all done")
+
+
 def post_event(jobs: Jobs, job: Object) -> None:
     about = {field: job["metadata"][field] for field in ("name", "namespace", "uid")}
     event = {
@@ -322,12 +350,13 @@ def test_wait_follows_a_job_to_its_end_and_never_touches_it(ddpjob: Shell, jobs:
                 running.split(" ", 1)[1]
                 == "Running: 2 workers (membership 1.1.3 after a lost worker)\n"
             )
+        assert ddpjob("wait", "digits", "--for", "Running").count("\n") == 1
         before = jobs.get()
         second.send_signal(signal.SIGINT)
         assert second.communicate(timeout=PATIENCE_SECONDS) == ("", "")
         assert second.returncode == ExitCode.INTERRUPTED
         assert jobs.get() == before
-        jobs.write_status(ended(ConditionType.COMPLETE, Reason.COMPLETED, "all done"))
+        jobs.write_status(COMPLETE)
         out, err = first.communicate(timeout=PATIENCE_SECONDS)
         assert (out.split(" ", 1)[1], err) == (
             "Complete: all done (membership 1.1.3 after a lost worker)\n",

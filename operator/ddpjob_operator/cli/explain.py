@@ -13,11 +13,13 @@ from typing import Annotated
 import typer
 
 from ddpjob_operator.api import reasons
+from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.cli.common import CommandError, ExitCode
 
 MAX_NEAR = 3
 WIDTH = 88
 DOCS = "docs/reasons.md"
+STATES = ("Pending", "Waiting", "Unknown")  # that are no condition
 
 
 def complete_words(incomplete: str) -> list[str]:
@@ -78,6 +80,8 @@ def _paths() -> list[str]:
 
 
 def _unknown(word: str) -> str:
+    if word.capitalize() in [*ConditionType, *STATES]:
+        return f"{word} is a state; `ddpjob describe JOB` names its reason: ddpjob explain REASON"
     paths = _paths()
     near = _nearest(word, [*reasons.CATALOGUE, *paths, *(p.rpartition(".")[2] for p in paths)])
     hint = f"; did you mean {' or '.join(near)}?" if near else "."

@@ -1,4 +1,4 @@
-"""`kubectl_complete-ddp`: completes `kubectl ddp`, by kubectl's protocol for plugins.
+"""`kubectl_complete-ddp` and `-ddpjob`: complete the plugin, by kubectl's protocol for plugins.
 
 kubectl passes the words so far, the last one incomplete. The answer is a candidate a line, with a
 tab before its explanation, and a last line with the directive.

@@ -213,13 +213,33 @@ def _version(wanted: bool) -> None:
 
 @app.callback(epilog="Help for a command, with an example: ddpjob COMMAND -h")
 def _ddpjob(
+    click_context: typer.Context,
     *,
-    version: Annotated[
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Of a command for a cluster.")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option("--context", help="Of a command for a cluster.")
+    ] = None,
+    kubeconfig: Annotated[
+        str | None, typer.Option("--kubeconfig", help="Of a command for a cluster.")
+    ] = None,
+    _is_version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Elastic PyTorch DDP jobs, on a Kubernetes cluster and on this machine."""
+    options = {"namespace": namespace, "context": context, "kubeconfig": kubeconfig}
+    given = {option: value for option, value in options.items() if value is not None}
+    name = click_context.invoked_subcommand
+    if not given or name is None:
+        return
+    unknown = given.keys() - {parameter.name for parameter in load(name).params}
+    if unknown:
+        message = f"{name} has no option --{min(unknown)}; `ddpjob {name} -h` lists its options"
+        raise CommandError(ExitCode.INVALID, message)
+    click_context.default_map = {name: given}
 
 
 def main() -> NoReturn:
@@ -248,8 +268,8 @@ def main() -> NoReturn:
 
 
 def _run() -> None:
-    is_plugin = Path(sys.argv[0]).name.startswith("kubectl")
-    run_app("kubectl ddp" if is_plugin else PROGRAM)
+    kubectl, _, plugin = Path(sys.argv[0]).name.partition("-")
+    run_app(f"kubectl {plugin}" if kubectl == "kubectl" else PROGRAM)
 
 
 def run_app(name: str) -> None:

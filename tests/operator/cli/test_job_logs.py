@@ -172,9 +172,12 @@ def two() -> Scripted:
 
 
 def test_rank_0_by_default(two: Scripted, tmp_path: Path) -> None:
+    asked = {"container": "trainer", "timestamps": "true", "tailLines": "5"}
     done = run(two, tmp_path, "--tail", "5")
     assert done.stdout == "step 1\n\n"
-    assert two.asked == [{"container": "trainer", "timestamps": "true", "tailLines": "5"}]
+    assert two.asked == [asked]
+    run(two, tmp_path, "--tail", "5", "--since", "1h2s")
+    assert two.asked[1:] == [{**asked, "sinceSeconds": "3602"}]
 
 
 def test_all_workers_with_their_names(two: Scripted, tmp_path: Path) -> None:
@@ -436,7 +439,7 @@ def test_a_followed_traceback_without_an_end_is_shown_when_nothing_follows(
     two.logs["worker-000-1"] = [log()]
     with serving(two) as url:
         cluster = connect(None, None, kubeconfig(tmp_path / "kubeconfig", url))
-        job_logs.follow_logs(cluster, "digits", Wanted(), None, on_line, folds=True)
+        job_logs.follow_logs(cluster, "digits", Wanted(), {}, on_line, folds=True)
     assert shown == STOPPED[:1]
 
 

@@ -62,13 +62,26 @@ def test_as_a_plugin_it_has_the_name_of_the_plugin(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts["kubectl-ddp"] == scripts["ddpjob"]
-    assert scripts["kubectl_complete-ddp"] == "ddpjob_operator.cli.kubectl_completion:main"
-    monkeypatch.setattr("sys.argv", ["/bin/kubectl-ddp", "get", "-h"])
+    for name in ("ddp", "ddpjob"):
+        assert scripts[f"kubectl-{name}"] == scripts["ddpjob"]
+        assert scripts[f"kubectl_complete-{name}"] == (
+            "ddpjob_operator.cli.kubectl_completion:main"
+        )
+        monkeypatch.setattr("sys.argv", [f"/bin/kubectl-{name}", "get", "-h"])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert not end.value.code
+        assert f"Usage: kubectl {name} get" in capsys.readouterr().out
+
+
+def test_options_before_a_command_without_them_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["ddpjob", "-n", "team", "run", "--local", "job.yaml"])
     with pytest.raises(SystemExit) as end:
         main()
-    assert not end.value.code
-    assert "Usage: kubectl ddp get" in capsys.readouterr().out
+    assert end.value.code == ExitCode.INVALID
+    assert capsys.readouterr().err.startswith("run has no option --namespace; ")
 
 
 @pytest.mark.parametrize(
@@ -144,6 +157,10 @@ def test_an_unknown_word_has_near_ones(
         said = capsys.readouterr().err
         assert said.startswith(f"'{word}' is neither a reason nor a field of a job; did you mean")
         assert f" {near}" in said
+    monkeypatch.setattr("sys.argv", ["ddpjob", "explain", "stalled"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err.startswith("stalled is a state; `ddpjob describe JOB` names")
 
 
 def test_every_exit_code_is_explained() -> None:

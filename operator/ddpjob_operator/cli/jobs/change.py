@@ -19,8 +19,11 @@ from ddpjob_operator.cli.jobs.access import (
     Kubeconfig,
     Namespace,
     Object,
+    RejectedError,
     connect,
 )
+
+NOT_FOUND = 404
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
@@ -48,20 +51,30 @@ def apply(
 
 def scale(
     name: jobs_api.Name,
-    replicas: Annotated[int, typer.Argument(min=0, help="Workers of the main group.")],
+    number: Annotated[
+        int | None, typer.Argument(min=0, help="Workers of the main group.", show_default=False)
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=0, help="The same, as for kubectl.", show_default=False)
+    ] = None,
     quiet: Quiet = False,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Change the number of workers of the main group."""
+    wanted = [each for each in (number, replicas) if each is not None]
+    if len(wanted) != 1:
+        message = f"give the number of workers once, for example `ddpjob scale {name} 4`"
+        raise CommandError(ExitCode.INVALID, message)
     cluster = connect(namespace, context, kubeconfig)
-    scale_job(cluster, name, replicas)
-    _report(name, f"scaled to {replicas}", quiet=quiet)
+    scale_job(cluster, name, wanted[0])
+    _report(name, f"scaled to {wanted[0]}", quiet=quiet)
 
 
 def suspend(
-    names: jobs_api.Names,
+    names: jobs_api.Names = None,
+    selector: jobs_api.Selector = "",
     quiet: Quiet = False,
     namespace: Namespace = None,
     context: Context = None,
@@ -69,13 +82,14 @@ def suspend(
 ) -> None:
     """Stop the workers of jobs; the jobs keep their snapshots."""
     cluster = connect(namespace, context, kubeconfig)
-    for name in names:
+    for name in jobs_api.select_names(cluster, names, selector):
         suspend_job(cluster, name, True)
         _report(name, "suspended", quiet=quiet)
 
 
 def resume(
-    names: jobs_api.Names,
+    names: jobs_api.Names = None,
+    selector: jobs_api.Selector = "",
     quiet: Quiet = False,
     namespace: Namespace = None,
     context: Context = None,
@@ -83,7 +97,7 @@ def resume(
 ) -> None:
     """Start suspended jobs again."""
     cluster = connect(namespace, context, kubeconfig)
-    for name in names:
+    for name in jobs_api.select_names(cluster, names, selector):
         job = suspend_job(cluster, name, False)
         _report(name, "resumed", quiet=quiet)
         if _has_no_workers(job):
@@ -91,7 +105,15 @@ def resume(
 
 
 def delete(
-    names: jobs_api.Names,
+    names: jobs_api.Names = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--filename", "-f", help="The jobs of a file, or - for stdin."),
+    ] = None,
+    selector: jobs_api.Selector = "",
+    ignore_not_found: Annotated[
+        bool, typer.Option("--ignore-not-found", help="Skip absent jobs.")
+    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the jobs and their pods are gone.")
     ] = False,
@@ -104,12 +126,22 @@ def delete(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Delete jobs and their pods."""
+    found = [each.job for file in files or () for each in job_files.load_all(file)]
     cluster = connect(namespace, context, kubeconfig)
+    own = cluster.namespace
+    chosen = [(choose_namespace(job, namespace) or own, job.metadata.name) for job in found]
+    if names or selector or not found:
+        chosen += [(own, name) for name in jobs_api.select_names(cluster, names, selector)]
     deadline = time.monotonic() + timeout
-    for name in names:
-        jobs_api.delete(cluster, name)
+    for cluster.namespace, name in chosen:
+        try:
+            jobs_api.delete(cluster, name)
+        except RejectedError as error:
+            if error.status != NOT_FOUND or not ignore_not_found:
+                raise
+            continue
         _report(name, "deleted", quiet=quiet)
-    for name in names if wait else ():
+    for cluster.namespace, name in chosen if wait else ():
         wait_until_gone(cluster, name, deadline)
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -22,11 +23,21 @@ from ddpjob_operator.cli.jobs.access import (
 )
 
 
+class State(StrEnum):
+    """A state for which `wait` waits."""
+
+    COMPLETE = "Complete"
+    RUNNING = "Running"
+
+
 def wait(
     name: jobs_api.Name,
     timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to wait.", show_default="no limit")
     ] = math.inf,
+    state: Annotated[
+        State, typer.Option("--for", help="Running: or until the job trains.")
+    ] = State.COMPLETE,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     namespace: Namespace = None,
     context: Context = None,
@@ -39,13 +50,17 @@ def wait(
         if not quiet:
             print(f"{datetime.now().astimezone():%H:%M:%S} {news}", flush=True)
 
-    wait_for_end(cluster, name, timeout, show)
+    wait_for_end(cluster, name, timeout, show, state)
 
 
 def wait_for_end(
-    cluster: Cluster, name: str, timeout: float, on_news: Callable[[str], object]
+    cluster: Cluster,
+    name: str,
+    timeout: float,
+    on_news: Callable[[str], object],
+    state: State = State.COMPLETE,
 ) -> Object:
-    """Return a job when it has completed; call `on_news` for each change.
+    """Return a job when it has this state, or has completed; call `on_news` for each change.
 
     Raise JobEndedError if it failed or was deleted, and CommandError after `timeout` seconds.
     """
@@ -62,7 +77,8 @@ def wait_for_end(
         if news != shown:
             on_news(news)
         shown = news
-        if text.state(job) == "Complete":
+        if text.state(job) in (State.COMPLETE, state):
             return job
-    message = f"{name} has not ended within {timeout:g} s: {shown}. It continues; wait again"
+    what = "ended" if state is State.COMPLETE else "begun to train"
+    message = f"{name} has not {what} within {timeout:g} s: {shown}. It continues; wait again"
     raise CommandError(ExitCode.TIMEOUT, message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import queue
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ from ddpjob_operator.cli.jobs.workers import Wanted, pod_name
 from ddpjob_operator.tracebacks import LogFold
 
 MOST_LINES = 10_000  # until `-f` looks for new workers
+SINCE, SIZES = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?"), (3600, 60, 1)
 RANKS_SECONDS = 15.0  # until `-f` shows the first worker if the ranks of a membership stay unknown
 
 
@@ -58,6 +60,9 @@ def logs(
     tail: Annotated[
         int | None, typer.Option(min=0, help="Last lines of each log.", show_default="all")
     ] = None,
+    since: Annotated[
+        str, typer.Option(help="Of the last seconds, minutes or hours: 30s, 5m, 2h.")
+    ] = "",
     raw: Annotated[
         bool, typer.Option("--raw", help="With -f: tracebacks of each change, too.")
     ] = False,
@@ -72,22 +77,23 @@ def logs(
             "give one of --all, --worker, --rank and --failed; -f excludes --previous and --failed"
         )
         raise CommandError(ExitCode.INVALID, message)
+    query = _query(tail, since)
     cluster = connect(namespace, context, kubeconfig)
     if failed:
         worker = _print_first_failure(cluster, name)
     wanted = Wanted(everyone, worker, rank)
     if follow:
         show = functools.partial(print, flush=True)
-        follow_logs(cluster, name, wanted, tail, show, folds=not raw)
+        follow_logs(cluster, name, wanted, query, show, folds=not raw)
     else:
-        read_logs(cluster, name, wanted, tail, print, previous=previous)
+        read_logs(cluster, name, wanted, query, print, previous=previous)
 
 
 def follow_logs(
     cluster: Cluster,
     name: str,
     wanted: Wanted,
-    tail: int | None,
+    query: Mapping[str, str],
     on_line: OnLine,
     *,
     folds: bool = False,
@@ -97,14 +103,14 @@ def follow_logs(
     `folds` shortens the tracebacks that a change of the workers causes.
     """
     job = jobs_api.read(cluster, name)
-    _Follower(cluster, job, _query(tail), wanted, on_line, folds=folds).run(job)
+    _Follower(cluster, job, query, wanted, on_line, folds=folds).run(job)
 
 
 def read_logs(
     cluster: Cluster,
     name: str,
     wanted: Wanted,
-    tail: int | None,
+    query: Mapping[str, str],
     on_line: OnLine,
     *,
     previous: bool = False,
@@ -124,12 +130,24 @@ def read_logs(
         if not workers.is_started(pod):
             print(f"{pod_name(pod)} has not started: {rows.pod_state(pod)}", file=sys.stderr)
             continue
-        for line in read_lines(cluster, pod, _query(tail)):
+        for line in read_lines(cluster, pod, query):
             on_line(_prefixed(name, pod_name(pod), line, everyone=wanted.everyone))
 
 
-def _query(tail: int | None) -> dict[str, str]:
+def tail_query(tail: int | None) -> dict[str, str]:
+    """Return the parameters of a request for the last lines of a log."""
     return {} if tail is None else {"tailLines": str(tail)}
+
+
+def _query(tail: int | None, since: str) -> dict[str, str]:
+    if not since:
+        return tail_query(tail)
+    parts = found.groups("0") if (found := SINCE.fullmatch(since)) else ()
+    seconds = sum(int(part) * size for part, size in zip(parts, SIZES, strict=False))
+    if not seconds:
+        message = f"--since {since} cannot be read; give for example 30s, 5m, 2h or 1h30m"
+        raise CommandError(ExitCode.INVALID, message)
+    return {**tail_query(tail), "sinceSeconds": str(seconds)}
 
 
 def _print_first_failure(cluster: Cluster, name: str) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -24,6 +25,7 @@ PAUSE_SECONDS = 1.0  # until a watch that has ended begins again
 SHORTEST_SECONDS = 0.001
 GONE = 410
 COMPLETION_SECONDS = 5.0  # a shell that completes a name waits
+KIND_AND_SLASH = re.compile(rf"^(ddp|ddpjobs?)(\.{re.escape(constants.GROUP)})?/")
 
 
 class Change(StrEnum):
@@ -57,10 +59,25 @@ def find(cluster: Cluster, namespace: str, name: str) -> Object | None:
     return job
 
 
-def read_all(cluster: Cluster, namespace: str | None) -> list[Object]:
-    """Return the jobs of a namespace, or of all."""
-    items: list[Object] = cluster.request("GET", path_of(namespace))["items"]
+def read_all(cluster: Cluster, namespace: str | None, selector: str = "") -> list[Object]:
+    """Return the jobs of a namespace, or of all; with a selector, those with these labels."""
+    query = {"labelSelector": selector} if selector else {}
+    items: list[Object] = cluster.request("GET", path_of(namespace), query=query)["items"]
     return items
+
+
+def select_names(cluster: Cluster, names: Sequence[str] | None, selector: str) -> list[str]:
+    """Return the names of the jobs that names or a selector choose; raise CommandError."""
+    if bool(names) == bool(selector):
+        message = "give names of jobs, or labels with -l such as `-l team=a`, and not both"
+        raise CommandError(ExitCode.INVALID, message)
+    if names:
+        return list(names)
+    found = read_all(cluster, cluster.namespace, selector)
+    if not found:
+        message = f"no jobs in namespace {cluster.namespace} have the labels {selector}"
+        typer.echo(message, err=True)
+    return [str(job["metadata"]["name"]) for job in found]
 
 
 def apply(cluster: Cluster, namespace: str, name: str, text: str) -> Object:
@@ -115,7 +132,12 @@ def _read_objects(cluster: Cluster, kind: str, **query: str) -> list[Object]:
 
 
 def watch_jobs(
-    cluster: Cluster, namespace: str | None, name: str = "", deadline: float = math.inf
+    cluster: Cluster,
+    namespace: str | None,
+    name: str = "",
+    deadline: float = math.inf,
+    *,
+    selector: str = "",
 ) -> Iterator[tuple[Change, Object]]:
     """Yield each job, then each change, until a time of the monotonic clock.
 
@@ -123,6 +145,7 @@ def watch_jobs(
     """
     known: dict[str, Object] = {}
     path, query = path_of(namespace), {"fieldSelector": f"metadata.name={name}"} if name else {}
+    query |= {"labelSelector": selector} if selector else {}
     page = cluster.request("GET", path, query=query)
     while True:
         try:
@@ -183,7 +206,8 @@ def _version(thing: Object) -> str:
 
 def complete_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of jobs for a shell's completion; none if the cluster cannot be asked."""
-    given = context.params
+    given = {**(context.parent.params if context.parent else {})}
+    given |= {option: value for option, value in context.params.items() if value}
     with contextlib.suppress(CommandError):
         options = (given.get(option) for option in ("namespace", "context", "kubeconfig"))
         cluster = connect(*options)
@@ -193,17 +217,54 @@ def complete_names(context: typer.Context, incomplete: str) -> list[str]:
     return []
 
 
+def _bare_name(given: str) -> str:
+    """Return a job's name without the kind that `get -o name` and kubectl print before it."""
+    return KIND_AND_SLASH.sub("", given)
+
+
+def _bare_names(given: list[str] | None) -> list[str]:
+    return [_bare_name(each) for each in given or ()]
+
+
 Name = Annotated[
     str,
-    typer.Argument(help="Name of a job.", show_default=False, autocompletion=complete_names),
+    typer.Argument(
+        help="Name of a job.",
+        show_default=False,
+        autocompletion=complete_names,
+        callback=_bare_name,
+    ),
 ]
 Names = Annotated[
-    list[str],
-    typer.Argument(help="Names of jobs.", show_default=False, autocompletion=complete_names),
+    list[str] | None,
+    typer.Argument(
+        help="Names of jobs.",
+        show_default=False,
+        autocompletion=complete_names,
+        callback=_bare_names,
+    ),
+]
+OptionalNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Jobs; all by default.",
+        show_default=False,
+        autocompletion=complete_names,
+        callback=_bare_names,
+    ),
 ]
 OptionalName = Annotated[
     str,
     typer.Argument(
-        help="A job; all by default.", show_default=False, autocompletion=complete_names
+        help="A job; all by default.",
+        show_default=False,
+        autocompletion=complete_names,
+        callback=_bare_name,
+    ),
+]
+Selector = Annotated[
+    str,
+    typer.Option(
+        "--selector", "-l", help="Jobs with these labels, such as team=a.", show_default=False
     ),
 ]

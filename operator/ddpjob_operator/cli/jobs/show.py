@@ -40,39 +40,54 @@ class DataFormat(StrEnum):
 
 
 OptionalFormat = Annotated[DataFormat | None, typer.Option("--output", "-o", help="Form.")]
+Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")]
 
 
 def get(
-    name: jobs_api.OptionalName = "",
+    names: jobs_api.OptionalNames = None,
     output: Annotated[Output | None, typer.Option("--output", "-o", help="Form.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print changes, too.")] = False,
-    everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
-    ] = False,
+    everywhere: Everywhere = False,
+    selector: jobs_api.Selector = "",
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """List jobs, or show one."""
-    if name and everywhere:
-        message = f"-A shows the jobs of all namespaces, and {name} is one job; use -n NAMESPACE"
-        raise CommandError(ExitCode.INVALID, message)
+    """List jobs, or show those that are named."""
+    names = names or []
+    _check_choice(names, everywhere=everywhere, selector=selector)
+    if watch and len(names) > 1:
+        raise CommandError(ExitCode.INVALID, "-w watches one job or all; omit names, or omit -w")
     cluster = connect(namespace, context, kubeconfig)
     where = None if everywhere else cluster.namespace
     table = _JobTable(wide=output is Output.WIDE, everywhere=everywhere)
     if watch:
-        if name:
+        for name in names:
             jobs_api.read(cluster, name)  # a watch of an absent job would wait silently
-        for change, job in jobs_api.watch_jobs(cluster, where, name):
+        watched = jobs_api.watch_jobs(cluster, where, "".join(names), selector=selector)
+        for change, job in watched:
             if change is jobs_api.Change.SEEN:
                 _show([job], output, table, alone=True)
         return
-    jobs = [jobs_api.read(cluster, name)] if name else jobs_api.read_all(cluster, where)
+    jobs = [jobs_api.read(cluster, name) for name in names]
+    if not names:
+        jobs = jobs_api.read_all(cluster, where, selector)
     if not jobs and output in (None, Output.WIDE):
         within = "the cluster" if everywhere else f"namespace {cluster.namespace}"
-        typer.echo(f"no jobs in {within}", err=True)
+        typer.echo(f"no jobs{' with these labels' if selector else ''} in {within}", err=True)
         return
-    _show(jobs, output, table, alone=bool(name))
+    _show(jobs, output, table, alone=len(names) == 1)
+
+
+def _check_choice(names: list[str], *, everywhere: bool, selector: str) -> None:
+    """Raise CommandError if names and an option that chooses jobs exclude each other."""
+    given = " and ".join(names)
+    if names and everywhere:
+        message = f"-A shows the jobs of all namespaces, not only {given}; use -n NAMESPACE"
+        raise CommandError(ExitCode.INVALID, message)
+    if names and selector:
+        message = f"-l chooses jobs by their labels, not only {given}; omit -l, or the names"
+        raise CommandError(ExitCode.INVALID, message)
 
 
 def describe(
@@ -119,33 +134,32 @@ def top(
     name: jobs_api.OptionalName = "",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print each change, too.")] = False,
     output: OptionalFormat = None,
+    everywhere: Everywhere = False,
+    selector: jobs_api.Selector = "",
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show the progress of jobs, with rate and expected end."""
+    _check_choice([name] if name else [], everywhere=everywhere, selector=selector)
     if watch and output:
         raise CommandError(ExitCode.INVALID, "-w prints lines of a table; omit -o, or omit -w")
     cluster = connect(namespace, context, kubeconfig)
-    table = cells.Table(*text.TOP_HEADS)
+    where = None if everywhere else cluster.namespace
+    table = _JobTable(top=True, everywhere=everywhere)
     if not watch:
-        jobs = (
-            [jobs_api.read(cluster, name)]
-            if name
-            else jobs_api.read_all(cluster, cluster.namespace)
-        )
+        named = [jobs_api.read(cluster, name)] if name else None
+        jobs = jobs_api.read_all(cluster, where, selector) if named is None else named
         if output:
             _print_data([text.top_data(job, datetime.now(UTC)) for job in jobs], output)
             return
-        for line in table.lines(text.top_row(job, datetime.now(UTC)) for job in jobs):
-            print(line)
+        table.show(jobs)
         return
     if name:
         jobs_api.read(cluster, name)
-    for change, job in jobs_api.watch_jobs(cluster, cluster.namespace, name):
+    for change, job in jobs_api.watch_jobs(cluster, where, name, selector=selector):
         if change is jobs_api.Change.SEEN:
-            for line in table.lines([text.top_row(job, datetime.now(UTC))]):
-                print(line, flush=True)
+            table.show([job])
 
 
 def _unless_forbidden(read: Callable[[], list[Object]]) -> list[Object] | str:
@@ -159,12 +173,13 @@ def _unless_forbidden(read: Callable[[], list[Object]]) -> list[Object] | str:
 
 
 class _JobTable:
-    """The table of `get`."""
+    """The table of `get`, or of `top`."""
 
-    def __init__(self, *, wide: bool, everywhere: bool) -> None:
-        self._wide, self._everywhere = wide, everywhere
+    def __init__(self, *, everywhere: bool, wide: bool = False, top: bool = False) -> None:
+        self._wide, self._top, self._everywhere = wide, top, everywhere
         first = ("NAMESPACE",) if everywhere else ()
-        self._table = cells.Table(*first, *text.HEADS, *(text.WIDE if wide else ()))
+        heads = text.TOP_HEADS if top else (*text.HEADS, *(text.WIDE if wide else ()))
+        self._table = cells.Table(*first, *heads)
 
     def show(self, jobs: list[Object]) -> None:
         now = datetime.now(UTC)
@@ -173,7 +188,8 @@ class _JobTable:
 
     def _row(self, job: Object, now: datetime) -> tuple[str, ...]:
         first = (job["metadata"]["namespace"],) if self._everywhere else ()
-        return (*first, *text.job_row(job, now, wide=self._wide))
+        row = text.top_row(job, now) if self._top else text.job_row(job, now, wide=self._wide)
+        return (*first, *row)
 
 
 def _show(jobs: list[Object], output: Output | None, table: _JobTable, *, alone: bool) -> None:
