@@ -11,9 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ddpjob_operator.local.simulated.processes import marked
 from ddpjob_trainer.snapshots.model import manifest
 from support.beside import two_at_once
 from support.driving import Run, job_text, running
+from support.held_keys import keys_held, listening, role_of
+from support.key_traces import keys_of
 from support.ledger import SCRIPT, STEPS, Ledger
 from support.scenes import Job, Scene, play
 from support.stories import Subtests, stories
@@ -122,6 +125,24 @@ async def live(folder: Path, script: str = HARMED, **spec: object) -> AsyncItera
 async def nothing_happens(job: Live) -> None:
     assert job.run.history() == [("started", 3)]
     assert len(job.ledger.courses()) == 1
+
+
+async def the_users_processes_hold_no_key_and_every_port_is_known(job: Live) -> None:
+    """SECURITY.md has a row for each port; the search finds the keys of an agent."""
+    [one, *_] = job.nodes.busy()
+    pod, key = job.nodes.on(one), job.run.backend._key
+    assert pod is not None
+    assert pod.process is not None
+    keys = keys_of(key, [pod.name])
+    agent = psutil.Process(pod.process.pid)
+    assert keys_held(agent, keys) == {pod.name, "peers"}
+    below = agent.children(recursive=True)
+    assert {role_of(each) for each in below} == {"torchrun", "training process", "fork server"}
+    for each in below:
+        assert keys_held(each, keys) == set(), role_of(each)
+    ports = listening(marked(job.run.backend.job.metadata.uid))
+    assert ports.pop("training process") >= 3, "gloo's"
+    assert +ports == {"service": 1, "agent": 3 * 3, "torchrun": 3}, "torch's stores"
 
 
 async def a_node_is_killed(job: Live) -> None:
@@ -322,6 +343,7 @@ def scale(run: Run, replicas: int) -> None:
 @stories(
     (
         nothing_happens,
+        the_users_processes_hold_no_key_and_every_port_is_known,
         a_node_is_killed,
         a_node_is_drained_and_another_one_joins,
         it_is_scaled_down_and_up,

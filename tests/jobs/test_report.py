@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.cli.common import ExitCode
-from support.command import RUN, in_process, run_to_end, started, write_job
+from ddpjob_protocol.environment import ENV_KEYS
+from ddpjob_protocol.keys.credentials import JobKey
+from support.command import RUN, Command, in_process, run_to_end, started, write_job
+from support.key_traces import keys_from, keys_in, keys_of
 
 STEPS = """
     import json, os, pathlib, socket, sys, time
@@ -59,6 +62,8 @@ def test_the_page_follows_the_run_and_stays_as_a_file(
             with pytest.raises(urllib.error.HTTPError, match=r"421|404"):
                 fetch(url + path, host)
         command.until(lambda: command.report["memberships"][-1]["first_step"], "a step again")
+        key = key_of_the_service(command)
+        online = "\n".join([fetch(url), *shown().values()])
         (tmp_path / "end").touch()
         assert command.wait() == ExitCode.OK, command.output
     code, printed = in_process(tmp_path, monkeypatch, capsys, "report", ".")
@@ -68,6 +73,20 @@ def test_the_page_follows_the_run_and_stays_as_a_file(
     assert page.count('class="band lost"') >= 1
     assert "Goodput" in page
     assert "<script" not in page
+    files = [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    everything = "\n".join([online, *files])
+    workers = set(re.findall(r"probe-worker-\d+-\d+", everything))
+    assert len(workers) == 3, "two, and a replacement"
+    keys = keys_of(key, workers)
+    assert keys_in(everything, keys) == set()
+    assert keys_from(everything, keys, []) == set()
+
+
+def key_of_the_service(command: Command) -> JobKey:
+    """Read the only file of keys of a run that stays: its service reads it at each start."""
+    given = [process.environ().get(ENV_KEYS, "") for process in command.processes()]
+    [path] = {each for each in given if Path(each).is_file()}
+    return JobKey.parse(Path(path).read_text())
 
 
 def test_a_port_of_the_page_that_is_in_use_is_named(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.role == "mpi-shell":
             return mpi_helpers.run_remote_shell(options.hosts, options.argv, os.environ)
         raise_limit()
+        if not options.die_with_parent:
+            close_memory()
         return asyncio.run(_run_service(options, os.environ))
     except UsageError as error:
         print(f"ddpjob-agent: {error}", file=sys.stderr)

@@ -87,12 +87,13 @@ class Worker:
         self.shelf = self.folder / "snapshots"
         self.log = job.folder / f"{name}.log"
         self._job = job
+        self.script = SCRIPT
         self._files = files
         self.process: Program
 
     def start(self, prefix: Sequence[str] = (), **environment: str) -> None:
         self.folder.mkdir(exist_ok=True)
-        (self.folder / "script.py").write_text(textwrap.dedent(SCRIPT))
+        (self.folder / "script.py").write_text(textwrap.dedent(self.script))
         with self.log.open("ab") as log:
             self.process = start_agent(
                 "worker", "--", sys.executable, "script.py",
