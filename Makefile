@@ -79,8 +79,8 @@ SOAK = e2e mutations executed simulation changes equivalence habits scenes lines
 soak: setup ## All of these, three at a time: an hour or two
 	@MAKE='$(MAKE)' $(BIN)/python -m tools.run_tiers $(SOAK:%=soak-%)
 
-soak-e2e: setup ## A job in a kind cluster for each thing that happens
-	@DDPJOB_SCENES=alone tools/e2e.sh $(PYTEST) --tier=$@ --timeout=1500 -o faulthandler_timeout=1600 tests/e2e
+soak-e2e: setup ## A job in a kind cluster for each thing that happens, and what takes minutes there
+	@DDPJOB_SCENES=alone tools/e2e.sh $(PYTEST) --tier=$@ --timeout=1500 -o faulthandler_timeout=1600 tests/e2e tests/soak
 
 soak-mutations: setup ## 100 of the mutations, chosen at random (`make mutations`: all)
 	@$(BIN)/python tests/mutations/run.py --sample 100
