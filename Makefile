@@ -47,8 +47,8 @@ test-e2e: setup ## The operator in a kind cluster, and what becomes of jobs when
 	@tools/e2e.sh $(PYTEST) --timeout=1500 -o faulthandler_timeout=1600 \
 	  $(or $(ONLY),--tier=e2e tests/e2e)
 
-test-alerts: setup ## The chart's alerts, by Prometheus' own promtool, which is built first: no part of `make test`
-	@tools/kind/binaries.sh promtool >/dev/null
+test-alerts: setup ## Alerts, metrics and dashboards by a real Prometheus, which is built first: no part of `make test`
+	@tools/kind/binaries.sh prometheus promtool >/dev/null
 	@$(PYTEST) tests/alerts
 
 test-gpu: setup ## Live mode on one GPU, which its processes share: no part of `make test`

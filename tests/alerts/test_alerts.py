@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from alerts.server import ALERTS, build_programs
 from ddpjob_operator.controller.metrics import Metrics
 from ddpjob_operator.rendezvous.session_pool import Key
 from support.builders import make_job, make_report, make_status, make_worker
 
-ROOT = Path(__file__).resolve().parents[2]
-ALERTS = ROOT / "charts" / "ddpjob-operator" / "files" / "alerts.yaml"
 MINUTES = 90
 JOB = 'namespace="team",name="digits"'
 STATES = ("Running", "Resizing", "Stalled", "Waiting", "Pending", "Unknown", "Failed")
@@ -119,9 +118,7 @@ def case(name: str, scene: Scene, expected: dict[int, list[str]]) -> dict[str, A
 
 @pytest.fixture(scope="module")
 def promtool() -> Path:
-    build: list[str | Path] = [ROOT / "tools" / "kind" / "binaries.sh", "promtool"]
-    done = subprocess.run(build, check=True, capture_output=True, text=True)
-    return Path(done.stdout.strip()) / "promtool"
+    return build_programs("promtool") / "promtool"
 
 
 def run(promtool: Path, *arguments: str | Path) -> None:

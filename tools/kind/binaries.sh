@@ -4,8 +4,8 @@
 #   tools/kind/binaries.sh kube-apiserver etcd kubectl
 #
 # Known: kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm
-# kubectl etcd coredns kind helm pause versitygw promtool. Only what is asked for is built, each once. No
-# image registry and no download page is needed, only a Go module proxy.
+# kubectl etcd coredns kind helm pause versitygw prometheus promtool. Only what is asked for is built, each
+# once. No image registry and no download page is needed, only a Go module proxy.
 # Safe to interrupt. Runs at the same time share the work: nobody builds what another one builds,
 # and nobody waits for what only another one asked for.
 set -euo pipefail
@@ -26,7 +26,8 @@ readonly STORE FOLDER
 readonly BATCHES=(
   "kube-apiserver kubectl"
   "kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm"
-  etcd helm versitygw coredns kind pause promtool
+  etcd helm versitygw coredns kind pause
+  "prometheus promtool"
 )
 readonly BUSY=75 # exit status: another run builds it
 
@@ -39,7 +40,7 @@ version_of() { # NAME
     kind) echo "$KIND_VERSION" ;;
     helm) echo "$HELM_VERSION" ;;
     versitygw) echo "$VERSITYGW_VERSION" ;;
-    promtool) echo "$PROMETHEUS_VERSION" ;;
+    prometheus | promtool) echo "$PROMETHEUS_VERSION" ;;
     pause) echo "v$PAUSE_VERSION" ;;
     *) die "no such program: $1 (see the head of tools/kind/binaries.sh)" ;;
   esac
@@ -112,13 +113,13 @@ build_coredns() {
   build_source coredns "github.com/coredns/coredns@$COREDNS_VERSION"
 }
 
-# Its module has replacements as well. Without the service discoveries, which bring the libraries
-# of all clouds.
-build_promtool() {
-  local package=github.com/prometheus/prometheus/cmd/promtool
+# Their module has replacements as well. Without the service discoveries, which bring the libraries
+# of all clouds. The module lacks the pages of the server, which then has its API only.
+build_prometheus() { # NAME...
+  local packages=("${@/#/github.com/prometheus/prometheus/cmd/}")
   cd "$PART/src" && printf 'module ddpjob.io/build\n\ngo 1.24\n' >go.mod &&
-    quietly go-promtool "$GO" get "$package@$PROMETHEUS_VERSION" &&
-    quietly go-promtool "$GO" build -tags remove_all_sd -trimpath -ldflags '-s -w' -o "$PART/promtool" "$package"
+    quietly go-prometheus "$GO" get "${packages[@]/%/@$PROMETHEUS_VERSION}" &&
+    quietly go-prometheus "$GO" build -tags remove_all_sd -trimpath -ldflags '-s -w' -o "$PART/" "${packages[@]}"
 }
 
 build_pause() {
@@ -135,7 +136,8 @@ build() { # NAME...
   say "building $* $(version_of "$1") ($(date +%T))"
   case $1 in
     kube*) build_kubernetes "$@" ;;
-    etcd | coredns | pause | promtool) "build_$1" ;;
+    prom*) build_prometheus "$@" ;;
+    etcd | coredns | pause) "build_$1" ;;
     kind) build_module kind sigs.k8s.io/kind ;;
     helm) build_module helm helm.sh/helm/v3/cmd/helm ;;
     versitygw) build_module versitygw github.com/versity/versitygw/cmd/versitygw ;;
@@ -153,6 +155,7 @@ missing() { # NAME...
 try() { # NAME...
   local status=0 kind=$1
   if [[ $1 == kube* ]]; then kind=kubernetes; fi
+  if [[ $1 == prom* ]]; then kind=prometheus; fi
   (
     flock -n 7 || exit $BUSY
     mapfile -t names < <(missing "$@")
@@ -204,7 +207,7 @@ estimate() { # NAME...
   if [[ " $* " == *" kube"* ]]; then minutes=$((minutes + 5)); fi
   if [[ " $* " == *" helm "* || " $* " == *" coredns "* ]]; then minutes=$((minutes + 2)); fi
   if [[ " $* " == *" versitygw "* ]]; then minutes=$((minutes + 1)); fi
-  if [[ " $* " == *" promtool "* ]]; then minutes=$((minutes + 3)); fi
+  if [[ " $* " == *" prom"* ]]; then minutes=$((minutes + 4)); fi
   echo "$minutes"
 }
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ddpjob_operator.controller.metrics import Metrics
 from ddpjob_operator.controller.metrics.catalogue import ALL, VALUES
+from support.scraped import families
 
 FILES = Path(__file__).resolve().parents[3] / "charts" / "ddpjob-operator" / "files"
 WORDS = frozenset(
@@ -20,6 +22,14 @@ SERIES = {series: metric for metric in ALL for series in metric.series}
 LISTS = re.compile(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)")
 SELECTOR = re.compile(r"([a-z_:][a-z0-9_:]*)\{([^}]*)\}")
 MATCHER = re.compile(r'\s*([a-z_]+)\s*(=~|!=|!~|=)\s*"([^"]*)"\s*')
+
+
+def test_a_scrape_has_no_series_that_the_page_of_metrics_lacks() -> None:
+    metrics = Metrics()
+    metrics.observe_pass(0.1, failed=True)
+    metrics.requests.labels("GET", "pods", "200").inc()
+    page = metrics.page().decode()
+    assert {each.name for f in families(page).values() for each in f.samples} <= SERIES.keys()
 
 
 def alerts() -> Iterator[tuple[str, str]]:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import generate_latest
 
 from ddpjob_operator.controller.metrics import catalogue
@@ -14,6 +20,9 @@ from ddpjob_operator.controller.metrics.exposition import Sample, head, lines
 from ddpjob_operator.controller.metrics.job_store import JobStore
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.request import Request
+
+# A time of creation for each counter would be one more series of it.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
