@@ -214,12 +214,12 @@ bench-silence: setup ## False losses in 30 minutes at four times the load, and f
 bench-recovery: setup ## Time from a lost node to the first step of the new group (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/recovery.py
 
-.PHONY: docs report-picture
+.PHONY: docs screenshots
 docs: setup ## The documentation as a site in build/site; a dead link or a warning is an error
 	@$(BIN)/python tools/docs_site.py
 
-report-picture: setup ## build/report.png: the report of a run, drawn by Chromium, which must be on PATH
-	@$(BIN)/python tools/picture.py
+screenshots: docs ## Look at all pages with Chromium, which must be on PATH, and write pictures to build/screenshots
+	@$(PYTEST) $(or $(ONLY),tests/browser)
 
 ## Look after
 .PHONY: setup clean clean-all

@@ -52,8 +52,8 @@ def test_the_page_follows_the_run_and_stays_as_a_file(
         url = address()[1]
         assert "<noscript>" in fetch(url)
 
-        def shown() -> dict[str, str]:
-            found: dict[str, str] = json.loads(fetch(f"{url}run.json"))
+        def shown() -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(fetch(f"{url}run.json"))
             return found
 
         command.until(lambda: "lost probe-worker" in shown()["main"], "the change on the page")
@@ -65,6 +65,10 @@ def test_the_page_follows_the_run_and_stays_as_a_file(
         key = key_of_the_service(command)
         online = "\n".join([fetch(url), *shown().values()])
         (tmp_path / "end").touch()
+        last = shown()
+        while not last["ended"]:
+            last = shown()
+        assert last["title"] == "probe: Complete"
         assert command.wait() == ExitCode.OK, command.output
     code, printed = in_process(tmp_path, monkeypatch, capsys, "report", ".")
     assert (code, printed) == (ExitCode.OK, "probe.html\n")

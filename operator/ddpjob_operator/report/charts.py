@@ -15,6 +15,7 @@ WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 70, 36, 12, 34
 PLOT = WIDTH - LEFT - RIGHT
 MAX_POINTS = 300  # of a line
 MAX_BANDS = 200
+FAULT = "chaos"  # kind of the notes about injected faults
 SLIM = 52  # width of a band that has no room for the larger text of a narrow screen
 TICKS = 5
 CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
@@ -49,7 +50,7 @@ def bands(run: Run) -> str:
                 f'<rect x="{first:.1f}" y="{TOP}" width="{max(1.0, last - first):.1f}" '
                 f'height="{inner}" fill="url(#stall)"/>'
             )
-    faults = [n for n in run.notes if n.kind == "chaos" and n.at is not None and n.at >= begin]
+    faults = [n for n in run.notes if n.kind == FAULT and n.at is not None and n.at >= begin]
     for note in faults[:MAX_BANDS]:
         x = x_of(note.at or 0.0)
         line = f'x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{TOP + inner}"'

@@ -10,14 +10,15 @@ from datetime import datetime
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.report.document import column_class, column_head
 from ddpjob_operator.report.words import safe
-from ddpjob_protocol.text import duration, plural
+from ddpjob_protocol.text import duration, plural, shorten
 
 ROWS = 200  # jobs of one page
+MESSAGE = 160  # characters; the page of the job has all
 NONE = "-"
 ENDED = ("Complete", "Failed")
 ACTIVE = ("Running", "Resizing")
-HEADS = ("Namespace", "Name", "State", "*Ready", "*World size", "*Progress", "*Time left",
-         "*Restarts", "*Age", "+Explanation")  # fmt: skip
+HEADS = ("Namespace", "Name", "State", "+Explanation", "*Ready", "*World size", "*Progress",
+         "*Time left", "*Restarts", "*Age")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,9 @@ def list_state(jobs: JobList) -> str:
 
 def list_main(jobs: JobList, root: str, now: datetime) -> str:
     """Return the contents of the page; `root` is the relative path to the first page."""
-    parts = ["<h1>DDPJobs</h1>", f"<p>{safe(list_state(jobs))}.</p>"]
+    parts = ["<h1>DDPJobs</h1>"]
+    if jobs.lines:
+        parts.append(f"<p>{safe(list_state(jobs))}.</p>")
     if jobs.problem:
         parts.append(f"<p><strong>This list may be old: {safe(jobs.problem)}</strong></p>")
     if jobs.pages > 1:
@@ -120,13 +123,13 @@ def _row(line: JobLine, root: str, now: datetime) -> str:
         safe(line.namespace),
         f'<a id="job/{key}" href="{root}jobs/{key}/">{safe(line.name)}</a>',
         safe(line.state),
+        safe(shorten(line.message, MESSAGE)),
         safe(line.ready or NONE),
         NONE if line.world_size is None else str(line.world_size),
         safe(line.progress or NONE),
         NONE if line.ends is None else duration((line.ends - now).total_seconds()),
         str(line.restarts),
         NONE if line.created is None else duration((now - line.created).total_seconds()),
-        safe(line.message),
     )
     columns = zip(HEADS, cells, strict=True)
     return f"<tr>{''.join(f'<td{column_class(head)}>{cell}</td>' for head, cell in columns)}</tr>"

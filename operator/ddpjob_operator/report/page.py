@@ -37,11 +37,11 @@ def _title(run: Run) -> str:
     return f"{run.name}: {run.state}"
 
 
-def live_data(run: Run) -> dict[str, str]:
+def live_data(run: Run) -> dict[str, str | bool]:
     """Return what the page of a run renews itself with; its state changes seldom."""
     size = run.changes[-1].world_size if run.changes else 0
     state = f"{run.state}: membership {len(run.changes)}, world size {size}"
-    return {"title": _title(run), "main": main_part(run), "state": state}
+    return {"title": _title(run), "main": main_part(run), "state": state, "ended": run.ended}
 
 
 def main_part(run: Run) -> str:
@@ -78,7 +78,7 @@ def _summary(run: Run) -> str:
         "Time": seconds_text(run.elapsed),
         "Step": "not reported" if run.step is None else f"{run.step}{total}",
         "Steps per second": number_text(run.rate),
-        "World size": str(last.world_size) if last else "none yet",
+        "World size": str(last.world_size) if last else f"none{_yet(run)}",
         "Memberships": str(len(run.changes)),
         "Steps done again": str(sum(change.repeated_steps for change in run.changes)),
         "Goodput": f"{100 * use.goodput:.1f} %" if use else "not known",
@@ -88,11 +88,17 @@ def _summary(run: Run) -> str:
     return f"<dl>{''.join(cells)}</dl>"
 
 
+def _yet(run: Run) -> str:
+    return "" if run.ended else " yet"
+
+
 def _memberships(run: Run) -> str:
     if not run.changes:
-        return "<h2>Memberships</h2><p>No membership was formed yet.</p>"
+        return f"<h2>Memberships</h2><p>No membership was formed{_yet(run)}.</p>"
     causes = dict.fromkeys(change.cause for change in run.changes)
     keys = _keys({cause: cause for cause in causes})
+    injected = any(note.kind == charts.FAULT for note in run.notes)
+    faults = " A dashed line is an injected fault." if injected else ""
     older = "" if run.complete else " Older memberships are not known any more."
     rows = [_change_row(run, change) for change in run.changes]
     heads = (
@@ -100,8 +106,8 @@ def _memberships(run: Run) -> str:
         "*Resumed from", "*Done again",
     )  # fmt: skip
     return (
-        f"<h2>Memberships</h2><p>Height is the world size. Hatched is the time without steps. "
-        f"A dashed line is an injected fault.{older}</p>{charts.bands(run)}<p>{keys}</p>"
+        f"<h2>Memberships</h2><p>Height is the world size. Hatched is the time without steps."
+        f"{faults}{older}</p>{charts.bands(run)}<p>{keys}</p>"
         + _table("memberships", "All memberships, oldest first.", heads, rows)
     )
 

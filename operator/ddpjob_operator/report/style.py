@@ -22,12 +22,12 @@ dl div { border: 1px solid var(--edge); border-radius: 6px; padding: .5rem .75re
 dt { color: var(--soft); font-size: .875rem; } dd { margin: 0; font-size: 1.25rem; }
 .wide { overflow-x: auto; background:
   linear-gradient(to left, var(--back) 40%, transparent) right / 2rem 100% no-repeat local,
-  linear-gradient(to left, var(--soft), transparent) right / .75rem 100% no-repeat; }
+  linear-gradient(to left, var(--edge), transparent) right / .75rem 100% no-repeat; }
 .wide:focus-visible, summary:focus-visible, a:focus-visible { outline: 3px solid var(--line); }
 table { border-collapse: collapse; width: 100%; font-size: .9375rem; }
-th, td { border-bottom: 1px solid var(--edge); padding: .25rem .5rem; text-align: left;
+th, td { border-bottom: 1px solid var(--edge); padding: .25rem .375rem; text-align: left;
   vertical-align: top; }
-.t { min-width: 16rem; }
+.t { min-width: 16rem; } body:has(#jobs) { max-width: 80rem; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 svg { display: block; width: 100%; height: auto; margin: .5rem 0;
   overflow: visible; }
@@ -43,7 +43,7 @@ svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
   color: var(--ink); }
 [role=status]:not(.problem) { position: absolute; width: 1px; height: 1px; overflow: hidden;
   clip-path: inset(50%); }
-@media (max-width: 40rem) { h1 { font-size: 1.5rem; } svg text { font-size: 28px; } text.left { font-size: 20px; }
+@media (max-width: 40rem) { h1 { font-size: 1.5rem; } svg text { font-size: 28px; }
   .in-band.slim { display: none; } }
 """
 STYLE += "".join(
@@ -58,7 +58,7 @@ STYLE += "".join(
 SCRIPT = """
 "use strict";
 const main = document.querySelector("main"), status = document.querySelector("[role=status]");
-let shown = "", state = "";
+let shown = "", state = "", ended = false;
 function replace(text) {
   const open = [...main.querySelectorAll("details[open]")].map(each => each.id);
   const scrolled = [...main.querySelectorAll(".wide")].map(each => [each.id, each.scrollLeft]);
@@ -81,12 +81,13 @@ async function refresh() {
     const run = await answer.json();
     if (run.main !== shown && !isReading()) { shown = run.main; replace(run.main); }
     if (run.state !== state) { state = run.state; status.textContent = run.state; }
-    status.className = ""; document.title = run.title;
+    status.className = ""; document.title = run.title; ended = !!run.ended;
     setTimeout(refresh, 1000);
   } catch (error) {
+    state = "";
+    if (ended) { status.textContent = "The run has ended. The page stays as it is."; return; }
     status.textContent = "The run has ended, or ddpjob does not answer. The page stays as it is.";
     status.className = "problem";
-    state = "";
     setTimeout(refresh, 5000);
   }
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from urllib.parse import urlsplit
@@ -27,7 +27,7 @@ from ddpjob_operator.report.page import live_data, live_page
 AT_ONCE = 16  # pages that are made or wait
 HOME = '<nav><a id="home" href="../../../">All jobs</a></nav>'
 
-Answer = str | dict[str, str] | None  # a page, what a live page fetches, or nothing there
+Answer = str | Mapping[str, str | bool] | None  # a page, what a live page fetches, or nothing there
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -98,7 +98,7 @@ class _Pages:
             return web.Response(
                 status=404, text="there is no such job or page; all jobs are at /\n"
             )
-        if isinstance(made, dict):
+        if isinstance(made, Mapping):
             return web.json_response(made)
         return web.Response(text=made, content_type="text/html")
 

@@ -10,6 +10,7 @@ import errno
 import functools
 import json
 import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +22,7 @@ from ddpjob_operator.report.page import live_data, live_page
 
 HOST = "127.0.0.1"
 LIMIT_SECONDS = 10.0  # for a request
+ASKS_SECONDS = 3.0  # within which a browser that shows the page asks again
 
 
 class LivePage:
@@ -28,7 +30,8 @@ class LivePage:
 
     def __init__(self, folder: Path, port: int) -> None:
         """Port 0 is a free one; raise PortInUseError for a port in use."""
-        handler = functools.partial(_Handler, folder)
+        self._viewer = _Viewer()
+        handler = functools.partial(_Handler, folder, self._viewer)
         try:
             self._server = ThreadingHTTPServer((HOST, port), handler)
         except OSError as error:
@@ -46,10 +49,35 @@ class LivePage:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving; pages in browsers stay as they are."""
+        """Stop serving, once a browser that shows the page has the end of the run."""
+        self._viewer.wait_for_end()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Viewer:
+    """A browser that shows the page: it asks each second."""
+
+    def __init__(self) -> None:
+        self._asked = -ASKS_SECONDS
+        self._ending = False
+        self._served = threading.Event()
+
+    def asks(self) -> bool:
+        """Record a request; return whether its answer has the end of the run."""
+        self._asked = time.monotonic()
+        return self._ending
+
+    def has_end(self) -> None:
+        """Record that an answer with the end was sent."""
+        self._served.set()
+
+    def wait_for_end(self) -> None:
+        """Wait for the next request, if there was one lately; from now on answers have the end."""
+        self._ending = True
+        if time.monotonic() - self._asked < ASKS_SECONDS:
+            self._served.wait(ASKS_SECONDS)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -59,8 +87,9 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     timeout = LIMIT_SECONDS
 
-    def __init__(self, folder: Path, *arguments: object) -> None:
+    def __init__(self, folder: Path, viewer: _Viewer, *arguments: object) -> None:
         self._folder = folder
+        self._viewer = viewer
         super().__init__(*arguments)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
@@ -72,6 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path not in ("/", "/run.json"):
             self._send(HTTPStatus.NOT_FOUND, "text/plain", "the page of the run is /\n")
             return
+        has_end = path == "/run.json" and self._viewer.asks()
         try:
             run = read_run(self._folder)
         except (OSError, ValueError) as error:
@@ -82,6 +112,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, "text/html", live_page(run))
         else:
             self._send(HTTPStatus.OK, "application/json", json.dumps(live_data(run)))
+        if has_end:
+            self._viewer.has_end()
 
     def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode()
