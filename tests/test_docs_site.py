@@ -94,3 +94,20 @@ def test_a_link_to_a_folder_becomes_a_link_to_its_page(site: Path, tmp_path: Pat
         "[a](../examples/one)", "[a](../examples/one/README.md)"
     )
     assert (tmp_path / "staged/examples/one/train.py").read_text() == "pass\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "staged"),
+    [
+        ("text:\n- a\n  more\n- b\nlast", "text:\n\n- a\n  more\n- b\nlast"),
+        ("text\n| a |\n|---|\n| b |\n- c", "text\n\n| a |\n|---|\n| b |\n\n- c"),
+        ("text\n```\n- a\n| b |\n```\n| c |", "text\n\n```\n- a\n| b |\n```\n\n| c |"),
+        (
+            "1. a\n   ```\n   - b\n   ```\n2. c\n\ntext",
+            "1. a\n   ```\n   - b\n   ```\n2. c\n\ntext",
+        ),
+    ],
+    ids=["a list", "a table", "code", "code in a list"],
+)
+def test_blocks_are_separated_for_the_site(given: str, staged: str) -> None:
+    assert TOOL.separated(given) == staged

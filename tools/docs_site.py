@@ -23,10 +23,12 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "build" / "site-src"
 CONFIG = "mkdocs.yml"
 INDEX = "docs/README.md"
+STYLE = "docs/site.css"
 DECISIONS = "docs/adr/"  # docs/adr/README.md lists them
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\()([^()\s]+)(\))")
+BLOCK = re.compile(r"\||(?:[-*+]|\d+\.) ")
 HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*\s*$", re.MULTILINE)
 NAVIGATION = re.compile(r"^ *- +(?:[^:#\n]+: +)?(\S+\.md) *$", re.MULTILINE)
 
@@ -127,7 +129,39 @@ def stage(root: Path, source: Path) -> None:
         for link in links(page, text):
             if (root / link.target).is_file() and link.target not in texts:
                 _write(source / link.target, (root / link.target).read_bytes())
-        _write(source / page, _with_pages(root, page, text).encode())
+        _write(source / page, separated(_with_pages(root, page, text)).encode())
+    if (root / STYLE).is_file():
+        _write(source / STYLE, (root / STYLE).read_bytes())
+
+
+def separated(text: str) -> str:
+    """Return a text with an empty line around each list, table and block of code.
+
+    GitHub needs none; the site's parser takes such a list for a part of the paragraph before it.
+    """
+    code = {
+        number
+        for found in FENCE.finditer(text)
+        if not found[1]
+        for number in range(
+            text.count("\n", 0, found.start()), text.count("\n", 0, found.end()) + 1
+        )
+    }
+    lines: list[str] = []
+    kind = ""
+    for number, line in enumerate(text.split("\n")):
+        before = kind
+        if number in code:
+            kind = "code"
+        elif block := BLOCK.match(line):
+            kind = "table" if block[0] == "|" else "list"
+        elif not line.startswith(" "):
+            kind = "text" if line else ""
+        goes_on = before == "list" and kind == "text"  # the rest of its last entry
+        if before and kind and kind != before and not goes_on:
+            lines.append("")
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _with_pages(root: Path, page: str, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +16,7 @@ from browser.looks import check_quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "build" / "site"
-PAGES = ("README.html", "docs/install.html", "docs/ddpjob.html", "docs/adr/README.html")
+PAGES = ("index.html", "docs/install.html", "docs/ddpjob.html", "docs/adr/index.html")
 TOO_WIDE = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 BROKEN_PICTURES = """
   return [...document.images].filter(each => !each.complete || !each.naturalWidth).map(e => e.src);
@@ -31,7 +32,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    assert (SITE / "README.html").is_file(), "run `make docs` first"
+    assert (SITE / "index.html").is_file(), "run `make docs` first"
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -54,8 +55,14 @@ def test_a_page_fits_and_loads_nothing_from_elsewhere(
         check_quiet(chromium)
 
 
+def test_no_page_shows_a_table_or_a_list_as_text(site: str) -> None:
+    for path in sorted(SITE.rglob("*.html")):
+        plain = re.sub(r"<(code|pre).*?</\1>", "", path.read_text(), flags=re.DOTALL)
+        assert not re.findall(r".*\|---.*|<p>[^<]*\n- .*", plain), path
+
+
 def test_the_search_finds_a_page(chromium: Browser, site: str, pictures: Path) -> None:
-    chromium.open(f"{site}README.html", width=1300)
+    chromium.open(f"{site}index.html", width=1300)
     chromium.run("""
       document.querySelector("[data-md-toggle=search]").click();
       const field = document.querySelector(".md-search__input");
