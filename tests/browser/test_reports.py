@@ -25,6 +25,7 @@ STEP = """
 """
 LOST = """return [...document.querySelectorAll("#memberships td:nth-child(2)")]
   .some(each => each.textContent === "lost")"""
+ASKED = "return performance.getEntriesByType('resource').length"
 STATUS = 'return document.querySelector("[role=status]").textContent'
 
 
@@ -68,10 +69,10 @@ def test_the_page_follows_a_recovery_and_stays(
     chromium.open(live_run.url, width=NARROW)
     chromium.until(STEP, "steps")
     chromium.until('return document.title.startsWith("digits: Running")', "the title follows")
-    chromium.run("""
+    place = chromium.run("""
       window.kept = document.querySelector("main");
       const table = document.getElementById("memberships");
-      table.focus(); table.scrollLeft = 60; scrollTo(0, 200);
+      table.focus(); table.scrollLeft = 60; scrollTo(0, 1100); return scrollY;
     """)
     chromium.until(LOST, "the loss is on the page")
     chromium.picture(pictures / "live-recovery.png")
@@ -82,7 +83,12 @@ def test_the_page_follows_a_recovery_and_stays(
       return [window.kept === document.querySelector("main"), document.activeElement === table,
         table.scrollLeft, scrollY];
     """)
-    assert kept == [True, True, 60, 200]
+    assert kept == [True, True, 60, place]
+    chromium.run("getSelection().selectAllChildren(document.querySelector('h1'))")
+    asked = int(chromium.run(ASKED))
+    chromium.until(f"{ASKED} > {asked + 1}", "the page asked for news")
+    assert chromium.run("return getSelection().toString()") == "digits"
+    chromium.run("getSelection().removeAllRanges()")
     check_quiet(chromium)
     assert live_run.process.wait(600) == 0, live_run.log.read_text()
     chromium.until("return document.title === 'digits: Complete'", "the end is on the page")
