@@ -22,12 +22,12 @@ demo: setup ## Run an elastic job on this machine and take nodes away from it
 	@$(BIN)/python tools/demo.py
 
 ## Test; ONLY=tests/FILE.py::NAME runs a part of a tier
-.PHONY: test test-unit test-local test-cluster test-alerts test-gpu test-e2e test-examples mutations lint
+.PHONY: test test-unit test-local test-cluster test-alerts test-gpu test-e2e test-examples fuzz mutations lint
 test: setup ## Everything: lint and all tiers, then one table; fails if a tier could not run
 	@MAKE='$(MAKE)' $(BIN)/python -m tools.run_tiers lint test-e2e test-local test-examples test-unit test-cluster
 
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
-	@$(PYTEST) $(or $(ONLY),--tier=unit tests/operator tests/protocol tests/agent tests/trainer \
+	@$(PYTEST) $(or $(ONLY),--tier=unit tests/operator tests/protocol tests/agent tests/trainer tests/fuzz \
 	  tests/mutations tests/test_repository.py tests/test_run_tiers.py tests/test_flaky.py \
 	  tests/test_beside.py tests/test_agent_pythons.py \
 	  tests/test_docs_site.py tests/test_prose.py tests/test_docs_blocks.py tests/test_wheel.py tests/test_release.py)
@@ -35,6 +35,10 @@ test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
 	@tools/kind/binaries.sh versitygw >/dev/null
 	@$(PYTEST) $(or $(ONLY),--tier=local tests/jobs tests/store)
+
+fuzz: setup ## Look for inputs that break readers of foreign bytes, guided by coverage; TARGET=service SECONDS=600; without TARGET all
+	@tools/extra_env.sh fuzz
+	@.venv-fuzz/bin/python tests/fuzz/run.py $(TARGET) --seconds $(or $(SECONDS),60)
 
 mutations: setup ## Break the product on purpose, over 400 times, and see tests fail for it; hours (SAMPLE=100: 100 of them)
 	@$(BIN)/python tests/mutations/run.py $(if $(SAMPLE),--sample $(SAMPLE))
@@ -57,7 +61,7 @@ test-gpu: setup ## Live mode on one GPU, which its processes share: no part of `
 
 test-examples: setup ## Every example, executed
 	@tools/slurm.sh
-	@tools/examples_env.sh
+	@tools/extra_env.sh examples
 	@$(PYTEST) $(or $(ONLY),--tier=examples tests/examples)
 
 lint: setup ## Style, formatting, types, imports between packages, English
@@ -147,6 +151,7 @@ lock: ## Write the locks anew after a change of pyproject.toml; UPGRADE=1 takes 
 	known=$$(grep -oE '^[A-Za-z0-9._-]+==' requirements.lock | sed 's/==//; s/^/--no-emit-package /'); \
 	$(COMPILE) --python-version 3.11 -c requirements.lock $$known tools/examples.in -o tools/examples.lock; \
 	$(COMPILE) --python-version 3.11 tools/release.in -o tools/release.lock; \
+	$(COMPILE) --python-version 3.11 tools/fuzz.in -o tools/fuzz.lock; \
 	echo 'uv>=0.9' | $(COMPILE) --python-version 3.8 - -o tools/uv.lock
 
 ## Cluster
@@ -228,8 +233,8 @@ setup: ## Make .venv, or bring it up to date (other targets do so by themselves)
 
 clean: ## Remove what was built, and caches; keeps .venv
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@find . \( -path ./.venv -o -path ./.venv-examples -o -path ./.venv-uv -o -path ./.git \) -prune -o \
+	@find . \( -path ./.venv -o -path ./.venv-examples -o -path ./.venv-fuzz -o -path ./.venv-uv -o -path ./.git \) -prune -o \
 	  -name __pycache__ -type d -exec rm -rf {} +
 
 clean-all: clean ## The same, and the virtual environments too
-	@rm -rf .venv .venv-examples .venv-uv .venv-torchft .venv-dlrover
+	@rm -rf .venv .venv-examples .venv-fuzz .venv-uv .venv-torchft .venv-dlrover

@@ -174,7 +174,13 @@ def test_each_declared_requirement_is_pinned_to_a_version_that_it_allows(
 
 @pytest.mark.parametrize(
     "name",
-    ["requirements.lock", "requirements-operator.lock", "tools/examples.lock", "tools/uv.lock"],
+    [
+        "requirements.lock",
+        "requirements-operator.lock",
+        "tools/examples.lock",
+        "tools/fuzz.lock",
+        "tools/uv.lock",
+    ],
 )
 def test_every_line_of_a_lock_is_one_pin_with_hashes(name: str) -> None:
     pins = [pin for entries in locked(ROOT / name).values() for pin in entries]

@@ -1,4 +1,4 @@
-"""Programs of .venv-examples, which tools/examples_env.sh makes: Jupyter, MLflow, TensorBoard."""
+"""Programs of .venv-examples, which tools/extra_env.sh makes: Jupyter, MLflow, TensorBoard."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from ddpjob_operator.api.jobfile.document import InvalidTextError, compose_all, construct
 from ddpjob_operator.convert import pytorch_job, train_job
-from ddpjob_operator.convert.fields import ConvertError, Note, Object
+from ddpjob_operator.convert.fields import ConvertError, Fields, Note, Object
 
 CONVERTERS: dict[tuple[str, str], Callable[[Object, list[Note]], Object]] = {
     ("kubeflow.org", "PyTorchJob"): pytorch_job.convert,
@@ -67,15 +68,16 @@ def convert(text: str) -> tuple[list[Converted], list[str]]:
 
 def _documents(text: str) -> Iterator[Object]:
     try:
-        documents: list[Any] = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConvertError(f"the file is not valid YAML: {error}") from error
+        documents = [construct(root) for root in compose_all(text)]
+    except InvalidTextError as error:
+        raise ConvertError(str(error)) from error
     for document in documents:
         if isinstance(document, dict) and document.get("kind") == "List":
-            yield from (each for each in document.get("items") or () if isinstance(each, dict))
+            items = Fields(document, "", []).take_list("items")
+            yield from (each for each in items if isinstance(each, dict))
         elif isinstance(document, dict):
             yield document
-        elif document is not None:
+        else:
             raise ConvertError(
                 "the file holds a document that is not a mapping; give a job as YAML"
             )

@@ -16,6 +16,7 @@ ORDER = (
 )  # fmt: skip
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 PLACEHOLDER = ["torchrun", "train.py"]
+MAX_DIGITS = 9  # of a number of processes
 MAX_JOB_NAME = constants.MAX_NAMES - len(constants.MAIN_GROUP)
 QUEUE = "kueue.x-k8s.io/queue-name"
 QUEUED = (
@@ -46,13 +47,11 @@ def _read_metadata(metadata: Fields) -> Object:
     found: Object = {"name": name}
     if namespace := metadata.take("namespace"):
         found["namespace"] = namespace
-    labels, annotations = metadata.take("labels"), metadata.take("annotations")
-    if labels:
-        found["labels"] = labels
-    if isinstance(annotations, dict):
-        annotations.pop(LAST_APPLIED, None)
-    if annotations:
-        found["annotations"] = annotations
+    annotations = metadata.child("annotations")
+    annotations.take(LAST_APPLIED)
+    for key, values in (("labels", metadata.child("labels")), ("annotations", annotations)):
+        if not values.is_empty:
+            found[key] = values.rest()
     for key in (*FROM_SERVER, "managedFields", "ownerReferences", "finalizers"):
         metadata.take(key)
     metadata.close()
@@ -92,7 +91,7 @@ def set_processes(group: Object, path: str, notes: list[Note]) -> None:
     """Replace the number of processes by a number or auto."""
     value = group.pop("processesPerWorker", None)
     text = str(value)
-    if text.isdecimal() and int(text) >= 1:
+    if text.isdecimal() and len(text) <= MAX_DIGITS and int(text) >= 1:
         group["processesPerWorker"] = int(text)
     elif text in ("auto", "gpu"):
         group["processesPerWorker"] = "auto"

@@ -31,6 +31,10 @@ class Fields:
             data = {}
         if not isinstance(data, dict):
             raise ConvertError(f"{path}: must be a mapping, not {type(data).__name__}; correct it")
+        for key in data:
+            if not isinstance(key, str):
+                where = f"{path}: " if path else ""
+                raise ConvertError(f"{where}the key {key!r} must be text; put it in quotes")
         self._data = copy.deepcopy(data)
         self._path = path
         self.notes = notes

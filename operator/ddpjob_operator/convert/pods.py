@@ -49,12 +49,26 @@ def read_container(container: Fields) -> Object:
     """Return image, command, args, env and resources of a container or a trainer."""
     found: Object = {}
     for key in SHORT_FIELDS:
-        value = container.take(key)
+        value = READERS.get(key, Fields.take)(container, key)
         if key == "env" and value is not None:
             value = read_env(value, container)
         if value not in (None, [], {}):
             found[key] = value
     return found
+
+
+def take_resources(container: Fields, key: str) -> Object:
+    """Return the resources of a container and remove them; limits and requests are mappings."""
+    resources = container.child(key)
+    amounts = {each: resources.child(each).rest() for each in ("limits", "requests")}
+    return {**{each: value for each, value in amounts.items() if value}, **resources.rest()}
+
+
+READERS = {
+    "command": Fields.take_list,
+    "args": Fields.take_list,
+    "resources": take_resources,
+}
 
 
 def read_env(entries: Any, container: Fields) -> list[Object]:
@@ -81,7 +95,11 @@ def gpu_resource(group: Object) -> str:
     """Return the resource that counts the GPUs of a group, or an empty text without GPUs."""
     resources = group.get("resources")
     limits = resources.get("limits") if isinstance(resources, dict) else None
-    names = [str(name) for name in limits or () if "/" in str(name) and "gpu" in str(name)]
+    names = [
+        str(name)
+        for name in (limits if isinstance(limits, dict) else ())
+        if "/" in str(name) and "gpu" in str(name)
+    ]
     return GPU_RESOURCE if GPU_RESOURCE in names else next(iter(names), "")
 
 

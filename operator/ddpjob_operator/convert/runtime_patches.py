@@ -22,7 +22,8 @@ def read_patches(spec: Fields, found: Object, metadata: Object, runtime: str) ->
     """Return the pod template for the nodes; add variables to `found`, labels to `metadata`."""
     template: Object = {}
     for pod in (*_overridden(spec), *_patched(spec, metadata)):
-        template = merge(template, _read_pod(pod, template, found, runtime))
+        merged = merge(template, _read_pod(pod, template, found, runtime))
+        template = {key: value for key, value in merged.items() if value is not None}
     return template
 
 
@@ -76,7 +77,7 @@ def _add_metadata(holder: Fields, metadata: Object) -> None:
 
 def _read_pod(pod: Fields, template: Object, found: Object, runtime: str) -> Object:
     """Return one pod template as a patch; variables of the trainer go to `found`."""
-    metadata, own = pod.child("metadata").rest(), pod.child("spec")
+    metadata, own = _read_metadata(pod.child("metadata")), pod.child("spec")
     spec: Object = {}
     for key in ("initContainers", "containers"):
         known = [each["name"] for each in template.get("spec", {}).get(key, ())]
@@ -94,6 +95,11 @@ def _read_pod(pod: Fields, template: Object, found: Object, runtime: str) -> Obj
     spec |= own.rest()
     pod.close()
     return {**({"metadata": metadata} if metadata else {}), **({"spec": spec} if spec else {})}
+
+
+def _read_metadata(metadata: Fields) -> Object:
+    maps = {key: metadata.child(key).rest() for key in ("labels", "annotations")}
+    return {**{key: values for key, values in maps.items() if values}, **metadata.rest()}
 
 
 def _read_trainer(container: Fields, found: Object) -> None:

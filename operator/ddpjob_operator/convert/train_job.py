@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ddpjob_operator.convert import draft
 from ddpjob_operator.convert.fields import Fields, Note, Object
-from ddpjob_operator.convert.pods import read_container
+from ddpjob_operator.convert.pods import read_container, take_resources
 from ddpjob_operator.convert.runtime_patches import read_patches
 
 
@@ -17,7 +17,7 @@ def convert(document: Object, notes: list[Note]) -> Object:
     spec = job.child("spec")
     trainer = spec.child("trainer")
     found = read_container(trainer)
-    if resources := trainer.take("resourcesPerNode"):
+    if resources := take_resources(trainer, "resourcesPerNode"):
         found["resources"] = resources
     runtime = _read_runtime(spec, found)
     nodes, processes = trainer.take_number("numNodes"), trainer.take("numProcPerNode")
@@ -35,8 +35,8 @@ def convert(document: Object, notes: list[Note]) -> Object:
     trainer.close()
     pod = read_patches(spec, found, metadata, runtime)
     for key in ("labels", "annotations"):
-        if values := spec.take(key):
-            pod.setdefault("metadata", {})[key] = {**values, **pod["metadata"].get(key, {})}
+        if values := spec.child(key).rest():
+            pod.setdefault("metadata", {})[key] = {**values, **(pod["metadata"].get(key) or {})}
     if pod:
         found["template"] = pod
     if (seconds := spec.take_number("activeDeadlineSeconds")) is not None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 
 import pytest
@@ -17,6 +18,11 @@ spec:
 """
 GOOD = HEAD + "  replicas: 2\n  command: [torchrun, train.py]\n"
 WHAT = "it must hold one DDPJob, which begins with apiVersion, kind, metadata and spec"
+# Each line stands for nine times as many values as the line before.
+BOMB = "a: &a [1]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
+    for old, new in itertools.pairwise("abcdefghi")
+)
 
 
 def complaint(text: str) -> list[str]:
@@ -86,6 +92,46 @@ REFUSED: list[tuple[str, str, list[str]]] = [
         ],
     ),
     ("too_deep", "[" * 1000, ["the file is nested too deeply"]),
+    ("deep", "a: " + "[" * 150 + "]" * 150, ["line 1: the file is nested too deeply"]),
+    (
+        "loop",
+        "a: &a\n  - *a\n",
+        ["line 1: an alias (*name) stands inside of what it stands for; remove it"],
+    ),
+    (
+        "bomb",
+        BOMB,
+        [
+            (
+                "line 6: there are more than 100000 values, each alias (*name) counted as all that it "
+                "stands for; shorten the file"
+            )
+        ],
+    ),
+    ("odd_boolean", "a: !!bool x", ["line 1, column 4: 'x' is not true or false"]),
+    ("odd_integer", "a: !!int ''", ["line 1, column 4: '' is not an integer"]),
+    (
+        "odd_number",
+        "a: 190:" + "1:" * 200 + "1.5",
+        [f"line 1, column 4: '190:{'1:' * 18}' is not a number"],
+    ),
+    (
+        "huge_integer",
+        "kind: 0x" + "f" * 5000,
+        ["line 1, column 7: an integer has too many digits; put it in quotes if it is text"],
+    ),
+    (
+        "no_json",
+        "a: !!binary aaaa",
+        [
+            "line 1, column 4: could not determine a constructor for the tag 'tag:yaml.org,2002:binary'"
+        ],
+    ),
+    (
+        "odd_letter",
+        'a: "\\U00110000"',
+        ["the file is not valid YAML: chr() arg not in range(0x110000)"],
+    ),
     (
         "control_character",
         "a: \x01",

@@ -245,9 +245,20 @@ WORKER = "spec: {pytorchReplicaSpecs: {Worker: {replicas: %s, template: %s}}}"
     ("text", "message"),
     [
         ("", "the file has no PyTorchJob"),
-        ("a: [", "the file is not valid YAML"),
+        ("a: [", "line 1, column 5: expected the node content"),
         ("kind: Pod\nmetadata: {name: p}", "but Pod p; give a file with such a job"),
         ("- a", "not a mapping"),
+        ("a: " + "[" * 150 + "]" * 150, "the file is nested too deeply"),
+        ("a: &a [*a]", "an alias (*name) stands inside of what it stands for"),
+        ("a: !!bool x", "'x' is not true or false"),
+        ("kind: List\nitems: 5", "items: must be a list, not 5"),
+        (WORKER % ("2", "{spec: {containers: [{command: 5}]}}"), "command: must be a list, not 5"),
+        (WORKER % ("2", "{spec: {containers: [{args: x}]}}"), "args: must be a list, not 'x'"),
+        (WORKER % ("2", "{spec: {containers: [{1: x}]}}"), "the key 1 must be text"),
+        (
+            WORKER % ("2", "{spec: {containers: [{resources: {limits: 5}}]}}"),
+            "resources.limits: must be a mapping, not int",
+        ),
         (WORKER % ("two", "{}"), "replicas: must be a whole number, not 'two'"),
         (WORKER % ("2", "{}"), "Worker.template: is missing"),
         (WORKER % ("2", "{spec: {containers: []}}"), "containers: is empty"),
@@ -256,11 +267,17 @@ WORKER = "spec: {pytorchReplicaSpecs: {Worker: {replicas: %s, template: %s}}}"
     ],
 )
 def test_what_cannot_be_converted_is_explained(text: str, message: str) -> None:
-    if text.startswith("spec"):
+    if text.startswith("spec:"):
         text = f"apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {{name: a}}\n{text}"
     with pytest.raises(ConvertError) as error:
         converter.convert(text)
     assert message in str(error.value)
+
+
+def test_labels_that_are_no_mapping_are_explained() -> None:
+    text = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a, labels: 5}\n"
+    with pytest.raises(ConvertError, match=r"metadata\.labels: must be a mapping, not int"):
+        converter.convert(text)
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -19,31 +19,13 @@ from ddpjob_operator.rendezvous.client import (
 )
 from ddpjob_protocol.codec import DecodeError, encode
 from ddpjob_protocol.keys.signed_http import PROOF_HEADER, Proof, RequestVerifier
-from ddpjob_protocol.messages.agent import Failure
-from ddpjob_protocol.messages.control import FileSyncReport, RankGroup, Report, Stall, WorkerRanks
-from ddpjob_protocol.messages.warnings import JobWarning
+from ddpjob_protocol.messages.control import Report
 from ddpjob_protocol.parsers.service_report import parse_report
-from support.builders import NOW, make_job, make_report
+from support.answers import FULL, SINCE, check
 from support.fuzzing import DEEP, fuzz, measured, mutated, mutated_json, size_of
 from support.keys import KEY
-from support.planning import W0, W1, decide
 
-SINCE = NOW.timestamp()
-FULL = make_report(
-    W0, W1, step=7, step_at=SINCE, steps_per_second=2.5, total_steps=90, metrics={"loss": 0.5},
-    snapshot_step=5, failure=Failure(SINCE, "boom", "Traceback", rank=0, exit_code=1),
-    stall=Stall(SINCE, 7, 0.4, (RankGroup((0, 1), (W0.name,), 7, "a.py:7"),)),
-    warnings=(JobWarning("Unreachable", "cannot reach it", W0.name, SINCE),),
-    files=FileSyncReport(SINCE, 5), ranks=(WorkerRanks(W0.name, 0, 1), WorkerRanks(W1.name, 1, 1)),
-)  # fmt: skip
-MAX_STATUS_BYTES = 1_000_000  # etcd takes an object of 1.5 MB
 answers = mutated_json(st.just(encode(FULL)), 3)
-
-
-def check(report: Report) -> None:
-    """Check that the planner makes a status of it that an API server takes."""
-    status = decide(make_job(2), (W0,), report=report).status.to_json()
-    assert len(json.dumps(status, allow_nan=False)) < MAX_STATUS_BYTES
 
 
 @fuzz(100)

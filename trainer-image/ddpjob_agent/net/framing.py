@@ -19,6 +19,7 @@ import struct
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from ddpjob_agent.net.sockets.tcp_info import TcpInfo, read_tcp_info
+from ddpjob_protocol.text import excerpt
 
 if TYPE_CHECKING:
     from ddpjob_protocol.keys.credentials import Credential
@@ -29,6 +30,7 @@ NONCE_BYTES = 16
 PROOF_BYTES = 32
 TAG_BYTES = 16
 MAX_FRAME_BYTES = 64 << 20
+MAX_REASON = 500  # characters
 HANDSHAKE_SECONDS = 10.0
 SERVICE, AGENT = b"service", b"agent"
 
@@ -43,6 +45,10 @@ class WrongKeyError(RejectedError):
 
 class FramingError(Exception):
     """The peer does not follow this protocol."""
+
+    def __init__(self, reason: str) -> None:
+        """`reason` may repeat what the peer has sent, so it is cut."""
+        super().__init__(excerpt(reason, MAX_REASON))
 
 
 class FrameKeys(NamedTuple):

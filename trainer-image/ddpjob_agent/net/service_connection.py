@@ -40,6 +40,7 @@ ATTEMPT_SECONDS = (2.0, 10.0)
 # Time in which a wrong key is retried: the address may have belonged to another job before.
 STRANGER_SECONDS = 10.0
 
+
 log = logging.getLogger("ddpjob.link")
 
 
@@ -154,19 +155,10 @@ class ServiceConnection:
                 if message is None:
                     return
                 self.last_received = time.monotonic()
-                if message["type"] == "refused":
-                    raise RejectedError(message["reason"])
-                if self.store.on_message(connection, message):
-                    continue
-                if message["type"] == "beat":
-                    self._has_lasted = True
-                elif message["type"] == "ask":
-                    self._send_heartbeat(connection)
-                elif message["type"] == "departing":
-                    tasks.append(asyncio.ensure_future(self._find_next_service(connection)))
-                elif message["type"] != "probe":
-                    self._is_over = message["type"] == "finish"
-                    self._receive(_completed(orders, message))
+                try:
+                    self._on_message(connection, orders, message, tasks)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise FramingError(f"a message that cannot be read: {error!r}") from error
         finally:
             silence.cancel()
             for task in tasks:
@@ -186,6 +178,28 @@ class ServiceConnection:
                 departing.send({"type": "moves"})
                 return
 
+    def _on_message(
+        self,
+        connection: Connection,
+        orders: RunOrders,
+        message: Message,
+        tasks: list[asyncio.Future[None]],
+    ) -> None:
+        kind = message["type"]
+        if kind == "refused":
+            raise RejectedError(str(message["reason"]))
+        if self.store.on_message(connection, message):
+            return
+        if kind == "beat":
+            self._has_lasted = True
+        elif kind == "ask":
+            self._send_heartbeat(connection)
+        elif kind == "departing":
+            tasks.append(asyncio.ensure_future(self._find_next_service(connection)))
+        elif kind != "probe":
+            self._is_over = kind == "finish"
+            self._receive(orders.complete(message))
+
     @staticmethod
     def _abort(connection: Connection) -> None:
         log.warning("the rendezvous service has been silent for %.0f s", SILENCE_SECONDS)
@@ -198,10 +212,3 @@ class ServiceConnection:
 
     def _send_heartbeat(self, connection: Connection) -> None:
         connection.send({"type": "beat", "settled": self.store.settled, **self._words()})
-
-
-def _completed(orders: RunOrders, message: Message) -> Message:
-    try:
-        return orders.complete(message)
-    except (KeyError, TypeError, ValueError) as error:
-        raise FramingError(f"an order that cannot be read: {error!r}") from error

@@ -180,15 +180,16 @@ class StoreRequests:
         pending = self._pending.get(message["id"])
         if pending is None:
             return
-        pending.received += base64.b64decode(message.get("data", ""))
+        data = base64.b64decode(message.get("data", ""))
+        version, total = _integer(message, "version", 0), _integer(message, "total", 0)
+        self._most = _integer(message, "keeps", self._most)
+        pending.received += data
         if message.get("more"):
             return
         del self._pending[pending.number]
-        version = message.get("version", 0)
-        self._most = message.get("keeps", self._most)
         if pending.membership == self.membership:
             self._version = max(self._version, version)
-            for write in writes_of(pending.request, version, message.get("total", 0)):
+            for write in writes_of(pending.request, version, total):
                 self.writes.add(write)
             self._update_room()
         if not pending.answer.done():
@@ -225,3 +226,10 @@ class StoreRequests:
             keys.append(encode(dataclasses.replace(asked, left=left)))
         self._update_room()
         connection.send({"type": "forgot", "membership": message["membership"], "keys": keys})
+
+
+def _integer(message: Message, field: str, default: int) -> int:
+    value = message.get(field, default)
+    if type(value) is not int:
+        raise TypeError(f"stored.{field} is not an integer")
+    return value

@@ -1,21 +1,40 @@
-"""Turns the text of a job file into a YAML tree with lines, and the tree into data.
+"""Turns the text of a file into YAML trees with lines, and a tree into data, or names the fault.
 
+The data are those of JSON, because the API server takes no others. A tree has a bounded depth, no
+loop and a bounded number of values, also if each alias is replaced by what it stands for: so no
+later step can take more time or memory than the file deserves.
 May not: know a field of a job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from ddpjob_operator.api.jobfile.fault import Fault
 from ddpjob_operator.api.problem import Path, Problem
 
+MAX_DEPTH = 100
+MAX_VALUES = 100_000  # an API server takes objects of 1.5 MB
+MAX_BITS = 1024  # of an integer; Python writes no text of a much longer one
+MAX_SHOWN = 40  # letters of a value
+TAG = "tag:yaml.org,2002:"
+TYPES = {
+    "null": "null",
+    "bool": "true or false",
+    "int": "an integer",
+    "float": "a number",
+    "str": "text",
+    "seq": "a list",
+    "map": "a mapping",
+}
+
 
 class InvalidTextError(ValueError):
-    """The error for a text that is not one YAML mapping."""
+    """The error for a text that cannot be read as YAML, or holds something else than wanted."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(str(fault))
@@ -23,9 +42,27 @@ class InvalidTextError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that keeps dates as text, because no field of a job is a date."""
+    """A YAML loader of JSON's types, so dates stay text; a wrong value is a YAMLError."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return the value of a node; PyYAML's own errors for odd scalars are of many kinds."""
+        try:
+            value = super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            kind = TYPES.get(node.tag.removeprefix(TAG), node.tag)
+            what = f"{str(node.value)[:MAX_SHOWN]!r} is not {kind}"
+            raise ConstructorError(None, None, what, node.start_mark) from error
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            what = "an integer has too many digits; put it in quotes if it is text"
+            raise ConstructorError(None, None, what, node.start_mark)
+        return value
 
 
+_Loader.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.removeprefix(TAG) in TYPES
+}
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -34,13 +71,7 @@ _Loader.yaml_implicit_resolvers = {
 
 def compose(text: str) -> yaml.MappingNode:
     """Return the tree of the only document of a text; raise InvalidTextError if there is none."""
-    try:
-        nodes = list(yaml.compose_all(text, Loader=_Loader))
-    except yaml.YAMLError as error:
-        raise InvalidTextError(_syntax(error)) from None
-    except RecursionError:
-        raise InvalidTextError(Fault("the file is nested too deeply")) from None
-    nodes = [node for node in nodes if node.tag != "tag:yaml.org,2002:null"]
+    nodes = compose_all(text)
     if not nodes:
         raise InvalidTextError(Fault("the file is empty; it must hold one DDPJob"))
     if len(nodes) > 1:
@@ -57,18 +88,69 @@ def compose(text: str) -> yaml.MappingNode:
     return nodes[0]
 
 
-def construct(root: yaml.MappingNode) -> dict[str, Any]:
-    """Return the data of a tree."""
+def compose_all(text: str) -> list[yaml.Node]:
+    """Return the tree of each document of a text that holds something; raise InvalidTextError."""
     try:
-        data: dict[str, Any] = _Loader("").construct_document(root)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        nodes = list(yaml.compose_all(text, Loader=_Loader))
+    except (yaml.YAMLError, OverflowError, ValueError) as error:
         raise InvalidTextError(_syntax(error)) from None
-    return data
+    except RecursionError:
+        raise InvalidTextError(Fault(TOO_DEEP)) from None
+    for node in nodes:
+        _measure(node, {})
+    return [node for node in nodes if node.tag != f"{TAG}null"]
+
+
+class _Extent(NamedTuple):
+    depth: int
+    values: int
+
+
+def _measure(node: yaml.Node, known: dict[int, _Extent | None]) -> _Extent:
+    """Return the extent of a tree with each alias replaced; raise InvalidTextError."""
+    line = node.start_mark.line + 1
+    if id(node) in known:
+        extent = known[id(node)]
+        if extent is None:
+            raise InvalidTextError(Fault(LOOP, line=line))
+        return extent
+    known[id(node)] = None
+    inner = [_measure(each, known) for each in _children(node)]
+    depth = 1 + max((each.depth for each in inner), default=0)
+    extent = _Extent(depth, 1 + sum(each.values for each in inner))
+    if extent.depth > MAX_DEPTH:
+        raise InvalidTextError(Fault(TOO_DEEP, line=line))
+    if extent.values > MAX_VALUES:
+        raise InvalidTextError(Fault(TOO_MANY, line=line))
+    known[id(node)] = extent
+    return extent
+
+
+TOO_DEEP = "the file is nested too deeply"
+TOO_MANY = (
+    f"there are more than {MAX_VALUES} values, each alias (*name) counted as all that it stands for; "
+    "shorten the file"
+)
+LOOP = "an alias (*name) stands inside of what it stands for; remove it"
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def construct(root: yaml.Node) -> Any:
+    """Return the data of a tree; raise InvalidTextError."""
+    try:
+        return _Loader("").construct_document(root)
+    except yaml.YAMLError as error:
+        raise InvalidTextError(_syntax(error)) from None
 
 
 def _syntax(error: Exception) -> Fault:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return Fault(f"the file is not valid YAML: {str(error).splitlines()[0]}")
+        return Fault(f"the file is not valid YAML: {' '.join(str(error).splitlines()[:1])}")
     mark, what = error.problem_mark, error.problem or "not valid YAML"
     if "'\\t'" in what:
         what = "a tab stands where YAML wants spaces"

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Makes .venv-examples for the notebook and the trackers: tools/examples.lock, pinned and
-# hash-checked. It sees the packages of .venv, so torch is installed once.
+# extra_env.sh NAME: makes .venv-NAME from tools/NAME.lock, pinned and hash-checked: `examples` for
+# the notebook and the trackers, `fuzz` for atheris. It sees the packages of .venv, so torch is
+# installed once.
 #
-# Does nothing, in milliseconds, when .venv-examples is up to date. Needs .venv.
+# Does nothing, in milliseconds, when .venv-NAME is up to date. Needs .venv.
 # Safe to interrupt and to run twice at once: the stamp is written last, under a lock.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly VENV=.venv-examples BASE=.venv/bin/python STAMP=.venv-examples/.ddpjob-ready
+readonly NAME=$1
+readonly VENV=.venv-$NAME BASE=.venv/bin/python STAMP=.venv-$NAME/.ddpjob-ready LOCK=tools/$NAME.lock
 
-die() { printf 'examples: %s\n' "$*" >&2; exit 1; }
+die() { printf '%s: %s\n' "$NAME" "$*" >&2; exit 1; }
 
 fingerprint() {
-  { pwd; readlink -f .venv; "$BASE" --version; cat tools/examples.lock tools/examples_env.sh; } |
+  { pwd; readlink -f .venv; "$BASE" --version; cat "$LOCK" tools/extra_env.sh; } |
     sha256sum
 }
 
@@ -38,17 +40,17 @@ main() {
   [[ -x $BASE ]] || die "$BASE is missing; run tools/setup.sh first"
   if up_to_date; then return; fi
   mkdir -p build
-  exec 9>build/.examples.lock
+  exec 9>"build/.$NAME.lock"
   if command -v flock >/dev/null; then flock 9; fi
   if up_to_date; then return; fi
   local uv
   uv=$(tools/setup.sh --uv)
-  printf 'examples: making %s\n' "$VENV" >&2
+  printf '%s: making %s\n' "$NAME" "$VENV" >&2
   "$uv" venv --quiet --clear --python "$(readlink -f "$BASE")" "$VENV" ||
     die "$VENV cannot be made with $BASE (see above)"
   "$uv" pip install --compile-bytecode --quiet --python "$VENV/bin/python" --no-deps --require-hashes \
-    --requirements tools/examples.lock ||
-    die "the packages of tools/examples.lock cannot be installed (see above); try again"
+    --requirements "$LOCK" ||
+    die "the packages of $LOCK cannot be installed (see above); try again"
   link_packages
   write_torchrun
   fingerprint >"$STAMP"
