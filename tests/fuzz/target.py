@@ -57,6 +57,7 @@ MODULES = {
     "requests": "sockets",
     "service": "service",
     "snapshots": "snapshots",
+    "stored": "stored",
     "strangers": "service",
     "tensors": "snapshots",
     "validate": "jobs",

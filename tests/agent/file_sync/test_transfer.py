@@ -10,7 +10,13 @@ import pytest
 
 from ddpjob_agent.file_sync.decisions.replica import FileEntry, digest_of
 from ddpjob_agent.file_sync.disk.places import Place
-from ddpjob_agent.file_sync.transfer import ReplicaServer, fetch
+from ddpjob_agent.file_sync.transfer import (
+    MAX_ANSWER_BYTES,
+    ReplicaServer,
+    TransferError,
+    fetch,
+)
+from ddpjob_agent.net.framing import MAGIC, accept
 from support.keys import PEERS
 
 if TYPE_CHECKING:
@@ -50,5 +56,24 @@ def test_a_replica_is_fetched_over_ipv4_or_ipv6(
             await fetch((host, giver.port), PEERS, digest_of(parts), stage)
             assert target.read_bytes() == CONTENT
         giver.close()
+
+    asyncio.run(main())
+
+
+def test_a_list_of_files_is_refused_by_its_size_before_it_arrives() -> None:
+    async def give(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(len(MAGIC)) == MAGIC
+        await (await accept(reader, writer, lambda _: PEERS.key)).receive()
+        writer.write((MAX_ANSWER_BYTES + 1).to_bytes(4, "big"))
+        writer.close()
+
+    async def stage(_: tuple[FileEntry, ...]) -> list[Place]:
+        raise AssertionError("nothing was announced")
+
+    async def main() -> None:
+        server = await asyncio.start_server(give, "127.0.0.1", 0)
+        async with server:
+            with pytest.raises(TransferError, match="a frame of"):
+                await fetch(server.sockets[0].getsockname()[:2], PEERS, "digest", stage)
 
     asyncio.run(main())

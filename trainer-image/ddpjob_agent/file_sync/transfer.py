@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ddpjob_protocol.messages.agent import Message
 
 MAX_REQUEST_BYTES = 4096  # a digest
+MAX_ANSWER_BYTES = 16 << 20  # a reader of JSON takes up to twenty times the memory of its text
 SILENCE_SECONDS = 20.0  # without a byte; then the other agent or its disk has failed
 
 log = logging.getLogger("ddpjob.files")
@@ -152,6 +153,10 @@ def _request_limit() -> int:
     return MAX_REQUEST_BYTES
 
 
+def _answer_limit() -> int:
+    return MAX_ANSWER_BYTES
+
+
 def _read(file: IO[bytes], size: int) -> bytes:
     with contextlib.suppress(OSError):
         return file.read(size)
@@ -174,7 +179,7 @@ async def fetch(
     try:
         with _as_transfer_error():
             connection.send({"type": "give", "digest": digest})
-            answer = await asyncio.wait_for(connection.receive(), SILENCE_SECONDS)
+            answer = await asyncio.wait_for(connection.receive(_answer_limit), SILENCE_SECONDS)
         parts = _announced(answer, digest)
         for part, target in zip(parts, await stage(parts)):
             with places.create(target) as file:
