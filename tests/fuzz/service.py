@@ -14,16 +14,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from agent.fuzz.test_messages import HELLO, MESSAGES
+from agent.fuzz.test_messages import HELLO, MESSAGES, WORKERS, check, job
 from agent.fuzz.test_store_messages import OTHERS, REQUESTS, store
+from agent.membership.views import NOW
 from ddpjob_agent.c10d.protocol import Op, Request, encode_request
 from ddpjob_agent.net import framing
 from ddpjob_agent.net.framing import AGENT, MAGIC, NONCE_BYTES, Connection, FrameKeys
 from ddpjob_agent.net.sockets.listening import STREAM_BYTES
+from ddpjob_agent.registry.decisions import decide
+from ddpjob_agent.registry.messages import on_message
+from ddpjob_agent.registry.registration import SupersededError, on_disconnect, on_hello
 from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.registry.state.registry_state import initial_state
 from ddpjob_agent.service.server import RendezvousServer
-from ddpjob_protocol.codec import encode
+from ddpjob_protocol.codec import DecodeError, encode
 from ddpjob_protocol.messages.agent import PROTOCOL
 from ddpjob_protocol.messages.control import Expectation, Policy
 from ddpjob_protocol.parsers.service_report import parse_report
@@ -31,11 +35,11 @@ from fuzz.target import Form, Target, of_json, to_json
 from support import fake_time
 from support.keys import KEY
 
-WORKERS = ("a", "b")
 FOE, HONEST = WORKERS
 WALL = 1_700_000_000.0  # at the start
 MAX_LINE = 2000
 MAX_SECONDS = 100.0
+MAX_PAUSE = 10_000.0
 MEMBER = {"worker": FOE, "incarnation": "a-1", "address": "10.0.0.1", "processes": 1}
 BEAT = {"type": "beat", "processes": [], "settled": 0}
 FIRST_HELLO = {
@@ -240,7 +244,39 @@ HEADS = (
     b"GET /report?after=0&timeout=5 HTTP/1.1\r\nX-DDPJob-Proof: n d - p\r\n\r\n",
     MAGIC + bytes(16) + b"\1a" + bytes(32),
 )
+
+
+def apply_messages(value: Any) -> None:
+    """Apply each [worker, message]; a number is a pause, and null a disconnection."""
+    state, now = job(), NOW
+    for each in value if isinstance(value, list) else ():
+        match each:
+            case int() | float() if 0 <= each < MAX_PAUSE:
+                now += each
+                decide(state, now)
+            case [0 | 1 as at, None]:
+                on_disconnect(state, WORKERS[at], now)
+            case [0 | 1 as at, {"type": "hello", "member": _} as message]:
+                try:
+                    on_hello(state, message, now)
+                except (DecodeError, SupersededError) as error:
+                    assert len(str(error)) < 2000
+            case [0 | 1 as at, {"type": str(), **_rest} as message]:
+                on_message(state, WORKERS[at], message, now)
+    check(state)
+
+
 TARGETS = (
+    Target(
+        "registry",
+        Form.JSON,
+        of_json(apply_messages),
+        (
+            *to_json(*([[0, message], 1, [1, message]] for message in MESSAGES)),
+            *to_json([[0, None], 2, [0, HELLO], 40, [0, MESSAGES[0]]]),
+            *to_json([[0, {"type": "live"}], [0, {"type": "ready"}], [1, {"type": "ready"}], 5]),
+        ),
+    ),
     Target("service", Form.JSON, of_json(attack_with_key), to_json(*SESSIONS), max_bytes=8192),
     Target("strangers", Form.BYTES, attack_without_key, HEADS),
 )

@@ -1,4 +1,4 @@
-"""Target: a job as the API server has it, and all that the operator makes of it in one pass."""
+"""Targets: jobs as the API server has them, reports of services, and what the operator makes of both."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from ddpjob_operator.manifests.build import build_rendezvous, build_service, bui
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_operator.planner.observed import Observed, Rendezvous
 from ddpjob_operator.planner.planner import plan
+from ddpjob_protocol.codec import DecodeError, encode
+from ddpjob_protocol.keys.signed_http import ForgedError, RequestSigner
+from ddpjob_protocol.parsers.service_report import parse_report
 from fuzz.target import Form, Target, of_json, to_json
-from support.answers import MAX_STATUS_BYTES
+from support.answers import FULL, MAX_STATUS_BYTES, check
 from support.builders import NOW
 from support.keys import KEY
 
@@ -70,7 +73,19 @@ def run_a_pass(value: Any) -> None:
     json.dumps(manifests)
 
 
+def read_answer(value: Any) -> None:
+    signer = RequestSigner(KEY.operator)
+    try:
+        signer.open(value, "n")
+    except ForgedError:
+        pass
+    else:
+        raise AssertionError("a proof without the key")
+    check(parse_report(value))
+
+
 TARGETS = (
+    Target("answers", Form.JSON, of_json(read_answer), to_json(encode(FULL)), (DecodeError,)),
     Target(
         "stored",
         Form.JSON,

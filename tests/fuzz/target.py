@@ -40,11 +40,11 @@ class Target(NamedTuple):
 
 
 MODULES = {
+    "agent": "link",
+    "answers": "stored",
     "c10d": "sockets",
     "convert": "jobs",
     "datagrams": "files",
-    "agent": "link",
-    "answers": "answers",
     "failures": "files",
     "forks": "sockets",
     "frames": "link",
@@ -52,7 +52,7 @@ MODULES = {
     "integrity": "files",
     "keys": "files",
     "manifests": "files",
-    "registry": "registry",
+    "registry": "service",
     "replicas": "files",
     "requests": "sockets",
     "service": "service",
