@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ddpjob_operator.api.spec.fields import ENV_PREFIX, GPU_RESOURCE
@@ -49,7 +49,8 @@ def read_container(container: Fields) -> Object:
     """Return image, command, args, env and resources of a container or a trainer."""
     found: Object = {}
     for key in SHORT_FIELDS:
-        value = READERS.get(key, Fields.take)(container, key)
+        read = READERS.get(key)
+        value = read(container, key) if read else container.take(key)
         if key == "env" and value is not None:
             value = read_env(value, container)
         if value not in (None, [], {}):
@@ -64,7 +65,7 @@ def take_resources(container: Fields, key: str) -> Object:
     return {**{each: value for each, value in amounts.items() if value}, **resources.rest()}
 
 
-READERS = {
+READERS: dict[str, Callable[[Fields, str], Any]] = {
     "command": Fields.take_list,
     "args": Fields.take_list,
     "resources": take_resources,
