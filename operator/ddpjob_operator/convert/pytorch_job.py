@@ -113,7 +113,7 @@ def _read_policy(policy: Fields, found: Object, metadata: Object) -> None:
         seconds = policy.take_number(key)
         if seconds is not None:
             found[key] = seconds
-    if keep := KEEP_PODS.get(str(policy.take("cleanPodPolicy"))):
+    if keep := KEEP_PODS.get(str(policy.take("cleanPodPolicy", ""))):
         found["keepPods"] = keep
     draft.set_suspend(found, metadata, policy)
     policy.drop("ddpjob's own operator manages the job", "managedBy")
