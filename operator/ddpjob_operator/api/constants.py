@@ -33,6 +33,7 @@ ROLE_POLICY = "network-policy"
 
 SERVICE_PORT = 29400  # port of every rendezvous service
 MAIN_GROUP = "worker"
+MAX_DEPTH = 100  # levels of a file, and of a field of any form
 MAX_NAMES = 50  # job and group name together: a pod's name becomes a host name of 63 characters
 
 

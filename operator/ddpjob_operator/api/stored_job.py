@@ -13,7 +13,6 @@ May not: change the meaning of a field that can be read.
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -135,32 +134,36 @@ def _part(alias: str, value: Any) -> DDPJobStatus | None:
 
 def _read_leniently(raw: Mapping[str, Any]) -> DDPJob | None:
     """Read a job without rules and without the fields of the spec that are refused."""
-    data: Any = copy.deepcopy(dict(raw))
+    data: Any = raw
     for _ in range(MAX_REFUSED):
         try:
             return DDPJob.model_validate(
                 data, by_alias=True, by_name=False, context={WITHOUT_RULES: True}
             )
         except ValidationError as error:
-            removed = [_remove(data, details["loc"]) for details in error.errors()]
-            if not any(removed):
+            before = data
+            for details in error.errors():
+                path = details["loc"]
+                if len(path) > 1 and path[0] == "spec":
+                    data = _without(data, path)
+            if data is before:
                 return None
     return None
 
 
-def _remove(data: Any, path: Sequence[str | int]) -> bool:
-    """Remove the deepest part of the path that exists, below the spec; return whether one did."""
-    at = data
-    steps: list[tuple[Any, str | int]] = []
-    for part in path:
-        inside = isinstance(at, dict) and part in at
-        entry = isinstance(at, list) and isinstance(part, int) and part < len(at)
-        if not inside and not entry:
-            break
-        steps.append((at, part))
-        at = at[part]
-    if len(steps) < 2 or steps[0][1] != "spec" or len(steps) < len(path):
-        return False
-    parent, last = steps[-1]
-    del parent[last]
-    return True
+def _without(data: Any, path: Sequence[str | int]) -> Any:
+    """Return a copy without the value at a path, or the data themselves if there is none.
+
+    What lies beside the path is shared: it may have any depth.
+    """
+    first, *rest = path
+    inside = isinstance(data, dict) and first in data
+    entry = isinstance(data, list) and isinstance(first, int) and first < len(data)
+    if not inside and not entry:
+        return data
+    copied = data.copy()
+    if not rest:
+        del copied[first]
+        return copied
+    copied[first] = _without(data[first], rest)
+    return data if copied[first] is data[first] else copied

@@ -22,6 +22,7 @@ import functools
 import json
 import random
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -40,6 +41,8 @@ LONGEST_PAUSE_SECONDS = 10.0  # if the server demands more, the caller gets the 
 READ_AGAIN = 2  # attempts of a GET after the first failure
 READ_AGAIN_SECONDS = 0.2
 MESSAGE_CHARACTERS = 1000
+LEVELS = 10_000  # of an object that an API server stores
+ROOM = 1000  # calls around a reader of JSON
 PROXIED = re.compile(r"/(services|pods)/[^/]+/proxy(/|$)")
 
 
@@ -64,8 +67,10 @@ class KubeClient(ApiServer):
     ) -> KubeClient:
         """Connect by kubeconfig or context, else as the pod; raise ConfigError if neither works.
 
-        `may_write` is asked directly before the bytes of each write are sent.
+        `may_write` is asked directly before the bytes of each write are sent. This process can read
+        objects of any depth from here on: else one job would hide all others, from kopf, too.
         """
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), LEVELS + ROOM))
         in_cluster = kubeconfig is None and context is None and in_pod()
         source = from_pod if in_cluster else functools.partial(from_kubeconfig, kubeconfig, context)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.api.stored_job import JobReader, read_stored_job
 from support.objects import job
@@ -72,6 +73,38 @@ def test_a_refused_spec_is_read_as_far_as_possible_once_the_job_has_trained(
     assert found.job.spec.replicas == 2
     assert found.job.spec.groups()
     assert found.job.policy().minimum >= 1
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A mapping in a mapping, and so on."""
+    value: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        value = {"a": value}
+    return value
+
+
+FREE = {
+    "template": lambda value: {"template": {"spec": {"volumes": [value]}}},
+    "env[0].valueFrom": lambda value: {"env": [{"name": "A", "valueFrom": value}]},
+    "rendezvous.tolerations[0]": lambda value: {"rendezvous": {"tolerations": [value]}},
+    "snapshot.storage": lambda value: {"snapshot": {"storage": value}},
+}
+
+
+@pytest.mark.parametrize("field", FREE)
+def test_a_field_of_any_form_has_a_bounded_depth(field: str) -> None:
+    """The API server stores up to 10,000 levels; each of them is a call of what comes later."""
+    for levels in (300, 9990):
+        spec = FREE[field](nested(levels))
+        found = read_stored_job(stored({}, **spec))
+        assert found.job is None
+        assert found.problems == f"spec.{field}: has more than 100 levels; nest it less deeply"
+        ended = read_stored_job(stored({"membership": MEMBERSHIP, "state": "Failed"}, **spec))
+        assert ended.job is not None
+        assert revision(ended.job.spec)
+    found = read_stored_job(stored({}, **FREE[field](nested(90))))
+    assert found.job is not None
+    assert revision(found.job.spec)
 
 
 def test_a_spec_without_a_shape_cannot_be_read() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from ddpjob_operator.api.stored_job import read_stored_job
+from ddpjob_operator.controller.objects.jobs import Jobs
 from ddpjob_operator.kube import client
 from ddpjob_operator.kube.client import KubeClient
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
@@ -28,6 +30,7 @@ from support.http_server import (
     silence,
     stream,
 )
+from support.objects import job
 
 PODS = "/api/v1/namespaces/default/pods"
 PROXIED = "/api/v1/namespaces/default/services/http:digits:8080/proxy/report"
@@ -87,6 +90,28 @@ def test_what_users_wrote_arrives_unchanged(run: Callable[..., None]) -> None:
         assert expected.items() <= seen.headers.items()
 
     run(body, OK)
+
+
+def test_a_job_of_any_depth_is_listed_read_and_gets_a_status(run: Callable[..., None]) -> None:
+    """An API server stores 10,000 levels; a list with such a job is read, too."""
+    version = {**job("digits")["metadata"], "namespace": "default", "resourceVersion": "1"}
+    made = json.dumps({**job("digits"), "metadata": version, "spec": {"template": "DEEP"}})
+    raw = made.replace('"DEEP"', '{"a":' * 9_990 + "1" + "}" * 9_990)
+
+    async def body(kube: KubeClient, server: Server) -> None:
+        jobs = Jobs(kube, [""])
+        assert await jobs.list() == {("default", "digits"): False}
+        found = await jobs.read("default", "digits")
+        assert found is not None
+        assert "spec.template: has more than 100 levels" in read_stored_job(found).problems
+        await jobs.write_status(found, {"state": "Waiting"})
+        sent = json.loads(server.seen[-1].body)
+        assert sent["status"] == {"state": "Waiting"}
+        assert sent["metadata"].items() <= version.items()
+        assert "spec" not in sent
+
+    listed = f'{{"metadata": {{"resourceVersion": "1"}}, "items": [{raw}]}}'
+    run(body, answer(listed), answer(raw), OK)
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])

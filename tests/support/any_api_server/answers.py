@@ -291,6 +291,13 @@ def test_a_status_is_written_apart(api: Api, at: Paths) -> None:
         assert written["metadata"]["generation"] == 1
         again = await kube.send(Request("PUT", f"{at.jobs}/a/status", body=written))
         assert again["metadata"]["resourceVersion"] == written["metadata"]["resourceVersion"]
+        bare = {name: each for name, each in again.items() if name != "spec"}
+        bare["metadata"] = {name: again["metadata"][name] for name in ("name", "resourceVersion")}
+        ended = await kube.send(
+            Request("PUT", f"{at.jobs}/a/status", body={**bare, "status": {"state": "Failed"}})
+        )
+        assert (ended["spec"], ended["status"]["state"]) == (made["spec"], "Failed")
+        assert ended["metadata"]["uid"] == made["metadata"]["uid"]
 
     api(body)
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import yaml
 from yaml.constructor import ConstructorError
 
+from ddpjob_operator.api.constants import MAX_DEPTH
 from ddpjob_operator.api.jobfile.fault import Fault
 from ddpjob_operator.api.problem import Path, Problem
 
-MAX_DEPTH = 100
 MAX_VALUES = 100_000  # an API server takes objects of 1.5 MB
 MAX_BITS = 1024  # of an integer; Python writes no text of a much longer one
 MAX_SHOWN = 40  # letters of a value

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AllowInfNan, Field, SkipValidation, Strict
@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_snake
 from ddpjob_operator.api import cel
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import ITSELF, Rule
+from ddpjob_operator.api.spec.pod.free_form import FreeForm
 from ddpjob_protocol import environment
 from ddpjob_protocol.environment import STUCK_SECONDS
 
@@ -139,7 +140,7 @@ class EnvVar(Model):
 
     name: EnvName = Field(description="Name of the variable.")
     value: Argument = Field(default="", description="Value of the variable, as text.")
-    value_from: dict[str, Any] | None = Field(
+    value_from: FreeForm | None = Field(
         default=None, description="Source of the value, as in a pod."
     )
 
@@ -207,7 +208,7 @@ class SnapshotSpec(Model):
         ),
     )
 
-    storage: dict[str, Any] | None = Field(
+    storage: FreeForm | None = Field(
         default=None, description="Volume that keeps the snapshots, as in a pod."
     )
     uri: Annotated[Text, BUCKET] | None = Field(
@@ -259,7 +260,7 @@ class Scheduling(Model):
         default=None,
         description="Label of nodes that workers should share. Not supported yet: omit it.",
     )
-    gang: dict[str, Any] | None = Field(
+    gang: FreeForm | None = Field(
         default=None,
         description="Gang scheduling of the minimum of workers. Not supported yet: omit it.",
     )

@@ -5,12 +5,13 @@ May not: build the pod.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import MaxLen
 from pydantic import Field
 
 from ddpjob_operator.api.base import Model
+from ddpjob_operator.api.spec.pod.free_form import FreeForm
 from ddpjob_operator.api.spec.resources import Quantities
 
 MAX_LABELS = 32
@@ -41,6 +42,6 @@ class RendezvousPod(Model):
     node_selector: Annotated[dict[str, LabelText], MaxLen(MAX_LABELS)] = Field(
         default={}, description="Labels that its node must have."
     )
-    tolerations: Annotated[tuple[dict[str, Any], ...], MaxLen(MAX_TOLERATIONS)] = Field(
+    tolerations: Annotated[tuple[FreeForm, ...], MaxLen(MAX_TOLERATIONS)] = Field(
         default=(), description="Tolerations, beside those of the workers."
     )

@@ -19,6 +19,7 @@ from ddpjob_operator.api import cel
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import Rule
 from ddpjob_operator.api.spec.fields import Argument, DnsLabel
+from ddpjob_operator.api.spec.pod.free_form import FreeForm
 
 BASE = "/opt/ml"  # folder in a pod, as on SageMaker
 MAX_CHANNELS = 20  # the limit of SageMaker
@@ -41,7 +42,7 @@ class Channel(Model):
     """Data that every worker reads."""
 
     name: DnsLabel = Field(description="Name of the channel: its folder, and SM_CHANNEL_NAME.")
-    volume: dict[str, Any] = Field(description="Volume that holds it, as in a pod.")
+    volume: FreeForm = Field(description="Volume that holds it, as in a pod.")
 
 
 def _replaced(value: str, message: str) -> Rule:
@@ -69,7 +70,7 @@ class SageMaker(Model):
     channels: Annotated[tuple[Channel, ...], MaxLen(MAX_CHANNELS)] = Field(
         default=(), description="Data, in SM_CHANNEL_NAME."
     )
-    model: dict[str, Any] | None = Field(
+    model: FreeForm | None = Field(
         default=None,
         description="Volume for the files in SM_MODEL_DIR, as in a pod. Without it, they are "
         "deleted with their pod.",

@@ -6,7 +6,6 @@ May not: compare groups with each other; `rules` does that.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from pydantic import Field
 
@@ -23,6 +22,7 @@ from ddpjob_operator.api.spec.fields import (
     Processes,
     Replicas,
 )
+from ddpjob_operator.api.spec.pod.free_form import FreeForm
 from ddpjob_operator.api.spec.pod.pod_template import (
     Template,
     build_template,
@@ -143,7 +143,7 @@ class WorkerFields(Model):
         description="Requests and limits of each worker. An extra group defaults to the main "
         "group's.",
     )
-    template: dict[str, Any] | None = Field(
+    template: FreeForm | None = Field(
         default=None,
         description="Further fields of the pods, as in the template of a Deployment: metadata and "
         "spec. They are merged over image, command, args, env and resources, which describe the "

@@ -25,6 +25,8 @@ from ddpjob_operator.manifests.event import build_event
 from ddpjob_operator.planner.actions import Event
 from ddpjob_operator.request import Request
 
+IDENTITY = ("name", "namespace", "uid", "resourceVersion")
+
 log = logging.getLogger("ddpjob.cluster")
 
 
@@ -78,11 +80,18 @@ class Jobs:
     ) -> dict[str, Any]:
         """Write the status of a job and return the job as it is stored.
 
-        Raise ApiError 409 if the job has changed since the read.
+        Raise ApiError 409 if the job has changed since the read. The spec is not sent: the API
+        server ignores it here, and it may have more levels than can be sent.
         """
         metadata = raw["metadata"]
         path = _path(metadata["namespace"], metadata["name"]) + "/status"
-        request = Request("PUT", path, body={**raw, "status": status})
+        body = {
+            "apiVersion": constants.API_VERSION,
+            "kind": constants.KIND,
+            "metadata": {field: metadata[field] for field in IDENTITY if field in metadata},
+            "status": status,
+        }
+        request = Request("PUT", path, body=body)
         written: dict[str, Any] = await self._kube.send(request)
         return written
 
