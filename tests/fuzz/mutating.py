@@ -7,6 +7,7 @@ import contextlib
 import copy
 import json
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,13 @@ KINDS = (
     "move",
 )
 
+# An alias of YAML may stand for itself, or for values without end.
+ALIAS = re.compile(rb"(^|[\s\[{,:-])[*]\w")
+NOT_PARSED = (  # PyYAML's own errors for odd scalars are of many kinds
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+    yaml.YAMLError,
+)  # fmt: skip
+
 Mutate = Callable[[bytes, int], bytes]  # changes bytes, as the fuzzer has learned it
 
 
@@ -46,11 +54,11 @@ class Mutator:
         """Return a changed input."""
         chance = random.Random(seed)
         share = 0.5 if self._form is Form.YAML else MAX_SHARE
-        if self._form is Form.BYTES or chance.random() < share:
+        if self._form is Form.BYTES or ALIAS.search(data) or chance.random() < share:
             return self._mutate(data, max_size)
         try:
             root = [_parse(data, self._form)]
-        except (RecursionError, ValueError, yaml.YAMLError):
+        except NOT_PARSED:
             root = [copy.deepcopy(chance.choice(self._values))]
         for _ in range(chance.randint(1, MAX_CHANGES)):
             with contextlib.suppress(RecursionError):
@@ -98,7 +106,9 @@ class Mutator:
 def _parse(data: bytes, form: Form) -> Any:
     if form is Form.JSON:
         return json.loads(data)
-    return yaml.safe_load(data.partition(b"\n---")[0]) if form is Form.YAML else None
+    if form is Form.BYTES or ALIAS.search(data):
+        return None
+    return yaml.safe_load(data.partition(b"\n---")[0])
 
 
 def _to_bytes(value: Any) -> bytes:
