@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -83,7 +84,7 @@ def nested(levels: int) -> dict[str, Any]:
     return value
 
 
-FREE = {
+FREE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "template": lambda value: {"template": {"spec": {"volumes": [value]}}},
     "env[0].valueFrom": lambda value: {"env": [{"name": "A", "valueFrom": value}]},
     "rendezvous.tolerations[0]": lambda value: {"rendezvous": {"tolerations": [value]}},

@@ -145,7 +145,8 @@ class ServiceConnection:
         self._connection = connection
         self.store.on_connect(connection)
         loop, orders = asyncio.get_running_loop(), RunOrders()
-        tasks = [asyncio.ensure_future(self._send_heartbeats(connection))]
+        tasks: list[asyncio.Future[None]] = []
+        tasks.append(asyncio.ensure_future(self._send_heartbeats(connection)))
         silence = loop.call_later(SILENCE_SECONDS, self._abort, connection)
         try:
             while True:
