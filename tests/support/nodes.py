@@ -31,6 +31,11 @@ class Node:
         """The text that the process has printed."""
         return self._output.read_text()
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the process has ended, in whatever way."""
+        return self.process.poll() is not None
+
     async def end(self) -> int:
         """Wait for the process; return its exit code."""
         return await asyncio.to_thread(self.process.wait)

@@ -112,7 +112,6 @@ LIVE = [
     Script("data.evaluation_on_all_ranks"),
     Script("data.evaluation_by_evaluate"),
     Script("data.own_collate_in_workers"),
-    Script("gradients.gathered_features", in_soak=True),
     Script("gradients.gathered_features_of_unequal_shares"),
     Script("gradients.clipped_by_hooks", replicas_only=True, in_soak=True),
     Script("gradients.optimizers_in_the_backward", "within the backward pass"),

@@ -145,7 +145,9 @@ def test_a_state_that_arrived_in_part_is_not_trained(play: Play) -> None:
             new = await trial.nodes.start("train.py", WIDTH, "float32", NEVER)
             trial.nodes.assign(source, new)
             assert await source.end() < 0
-            trial.nodes.assign(new)
+            alone = trial.nodes.assign(new)
+            await until(lambda: new.has_ended or bool(trial.done_in(alone)), "an end")
+            assert not trial.done_in(alone)
             assert await new.end() == 1
             assert "the transfer of a state to this process broke off" in new.output
             assert "training starts over" in new.output

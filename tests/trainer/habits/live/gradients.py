@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import distributed, nn
-from torch.distributed.nn import functional as exchanged
 from torch.func import functional_call
 from torch.optim import SGD
 from torch.utils.data import DataLoader
@@ -30,15 +29,6 @@ def against_all(model, x, gather):
     everyone, first = gather(others)
     scores = -(own - everyone.T).square()
     return nn.functional.cross_entropy(scores, first + torch.arange(len(x)))
-
-
-def gathered_features():
-    def gather(features):
-        found = exchanged.all_gather(features)
-        return torch.cat(found), distributed.get_rank() * len(features)
-
-    model = mlp()
-    train(model, sgd(model), loss_of=lambda model, x, _: against_all(model, x, gather))
 
 
 def gathered_features_of_unequal_shares():
