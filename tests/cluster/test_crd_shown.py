@@ -94,7 +94,11 @@ STATUS = make_status(
             tail="Killed",
         ),
     ),
-    node_failures=(NodeFailures(node="a", count=2, at=NOW, process_failed_at=NOW, avoided=True),),
+    node_failures=(
+        NodeFailures(
+            node="a", count=2, at=NOW, process_failed_at=NOW, workers=("w-0",), avoided=True
+        ),
+    ),
     rendezvous_failures=RendezvousFailures(
         term=1, count=1, message="it is not ready", node="gpu-7"
     ),

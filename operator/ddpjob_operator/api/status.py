@@ -177,6 +177,11 @@ class NodeFailures(ObservedModel):
         default=None,
         description="Time of the last failure of a process that is counted; its pod runs on.",
     )
+    workers: tuple[str, ...] = Field(
+        default=(),
+        description="Workers that still run and whose processes failed there. Once the node is "
+        "avoided, they move to other nodes.",
+    )
     avoided: bool = Field(default=False, description="True if new pods of the job avoid the node.")
 
 

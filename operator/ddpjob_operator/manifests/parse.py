@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from ddpjob_operator.api import constants
+from ddpjob_operator.manifests.scheduling import kept_off
 from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
 from ddpjob_protocol.environment import ENV_KEYS
 from ddpjob_protocol.exit_codes import Exit
@@ -104,6 +105,7 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             running_since=_running_since(status, own),
             sidecars_left=agent_ended is not None and phase in (Phase.PENDING, Phase.RUNNING),
             key=labels.get(constants.LABEL_KEY, ""),
+            kept_off=kept_off(spec) if "affinity" in spec else (),
         )
     elif role == constants.ROLE_RENDEZVOUS:
         ready, placed = _condition(status, "Ready"), _condition(status, "PodScheduled")

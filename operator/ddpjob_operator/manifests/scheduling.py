@@ -8,6 +8,9 @@ May not: call the API server.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.pod.strategic_merge import without_nulls
 from ddpjob_operator.manifests.pieces import UNREACHABLE, Manifest, as_list, as_mapping
@@ -60,6 +63,22 @@ def keep_off(affinity: object, nodes: tuple[str, ...]) -> Manifest:
         terms = [{"matchExpressions": [rule]}]
     required = {**required, "nodeSelectorTerms": terms}
     return {"affinity": {**given, "nodeAffinity": {**on_nodes, REQUIRED: required}}}
+
+
+def kept_off(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the nodes that each term of a pod's required node affinity excludes by name."""
+    on_nodes = as_mapping(as_mapping(spec.get("affinity")).get("nodeAffinity"))
+    terms = as_list(as_mapping(on_nodes.get(REQUIRED)).get("nodeSelectorTerms"))
+    excluded = [
+        {
+            node
+            for rule in as_list(as_mapping(term).get("matchExpressions"))
+            if rule.get("key") == HOST_NAME and rule.get("operator") == "NotIn"
+            for node in rule["values"]
+        }
+        for term in terms
+    ]
+    return tuple(sorted(set.intersection(*excluded))) if excluded else ()
 
 
 def priority(job: DDPJob) -> Manifest:

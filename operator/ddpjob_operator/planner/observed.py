@@ -51,6 +51,7 @@ class Worker:
     # Start of its container.
     running_since: datetime | None = None
     key: str = ""  # fingerprint of the key that its own keys were derived from
+    kept_off: tuple[str, ...] = ()  # nodes that its own affinity excludes
 
     @property
     def terminal(self) -> bool:

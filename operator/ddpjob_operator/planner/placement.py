@@ -16,6 +16,9 @@ their own doing, the replacement waits for a backoff (`deaths`).
 If the scheduler finds no node for a worker within SCHEDULING_SECONDS, the worker is stuck, and so
 is a worker behind a scheduling gate. A stuck worker stays, but the membership does not wait for it.
 
+A worker that failed on a node that new pods avoid moves (`moves`): it drains, and its successor at
+the same index is created at once. If the minimum needs the worker, it is held until then.
+
 May not: know how workers are created, or read a clock.
 """
 
@@ -30,14 +33,14 @@ from datetime import datetime, timedelta
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
+from ddpjob_operator.planner.failures import moves
 from ddpjob_operator.planner.failures.deaths import Deaths, paused
+from ddpjob_operator.planner.failures.moves import Slot, slot_of
 from ddpjob_operator.planner.joined import joined_ever, members_of
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.silence import silent_workers
 from ddpjob_operator.planner.silence.silent_service import SCHEDULING_SECONDS
 from ddpjob_protocol.messages.control import Report, ServiceState
-
-Slot = tuple[str, int]  # group and index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +54,22 @@ class WorkerPlan:
     failing: tuple[Worker, ...]  # ended by their own doing; replaced after the backoff
     replace_after: datetime | None  # end of the backoff
     deaths: Deaths  # so far
-    stuck: tuple[Worker, ...] = ()  # kept workers without a node
+    stuck: tuple[Worker, ...] = ()  # kept workers, and successors, without a node
     stuck_at: datetime | None = None  # time at which the next worker becomes stuck
+    movers: tuple[Worker, ...] = ()  # that leave an avoided node; kept if held, else draining
+    held: tuple[Worker, ...] = ()  # movers that stay until their successors have registered
+    successors: tuple[Worker, ...] = ()  # of those, not registered yet
 
     @functools.cached_property
     def stuck_names(self) -> frozenset[str]:
         """Names of the workers that are stuck."""
         return frozenset(worker.name for worker in self.stuck)
+
+    @property
+    def coming(self) -> tuple[CreateWorker, ...]:
+        """The new workers, without the successors of held workers."""
+        held = {slot_of(worker) for worker in self.held}
+        return tuple(each for each in self.create if (each.group, each.index) not in held)
 
 
 def plan_workers(observed: Observed, ended: Deaths, now: datetime) -> WorkerPlan:
@@ -68,15 +80,22 @@ def plan_workers(observed: Observed, ended: Deaths, now: datetime) -> WorkerPlan
     outdated = [
         w for w in observed.workers if w.live and (observed.is_outdated(w) or w.name in silent)
     ]
+    known = {group.name for group in groups}
     replaced = {worker.name for worker in outdated}
     current = [worker for worker in observed.workers if worker.name not in replaced]
+    movers = moves.moving((w for w in current if w.group in known), ended.nodes)
+    moved = {worker.name for worker in movers}
+    current = [worker for worker in current if worker.name not in moved]
     for group in groups:
-        stay, go, slots = _divide(group, current)
+        stay, go, slots = _divide(group, current, movers)
         kept += stay
         draining += go
         missing += slots
-    known = {group.name for group in groups}
     draining += [w for w in current if w.live and w.group not in known]
+    held, successors = moves.held(observed, movers, kept)
+    apart = {worker.name for worker in (*held, *successors)}
+    draining += [worker for worker in movers if worker.name not in apart]
+    kept = [*(worker for worker in kept if worker.name not in apart), *held]
     pauses = paused(ended.slots, now)
     last = {worker.name: worker for worker in observed.workers}
     waiting_slots = {slot: pauses[slot] for slot in missing if slot in pauses}
@@ -88,9 +107,13 @@ def plan_workers(observed: Observed, ended: Deaths, now: datetime) -> WorkerPlan
     over = (w for w in observed.workers if w.terminal and not w.deleting)
     done = [worker for worker in over if worker.name not in paused_names]
     removable = [w for w in draining if _may_delete(w, observed.report)] + outdated
-    waiting = {w.name: _stuck_at(w, now) for w in kept if w.unschedulable or w.gates}
+    chosen = (*kept, *successors)
+    waiting = {w.name: _stuck_at(w, now) for w in chosen if w.unschedulable or w.gates}
     return WorkerPlan(
-        stuck=tuple(w for w in kept if w.name in waiting and waiting[w.name] <= now),
+        movers=movers,
+        held=held,
+        successors=successors,
+        stuck=tuple(w for w in chosen if w.name in waiting and waiting[w.name] <= now),
         stuck_at=min((at for at in waiting.values() if at > now), default=None),
         kept=tuple(kept),
         draining=(*draining, *outdated),
@@ -103,12 +126,15 @@ def plan_workers(observed: Observed, ended: Deaths, now: datetime) -> WorkerPlan
 
 
 def _divide(
-    group: Group, workers: Iterable[Worker]
+    group: Group, workers: Iterable[Worker], movers: Iterable[Worker]
 ) -> tuple[list[Worker], list[Worker], list[Slot]]:
+    """Return the workers that stay and that go, and the slots to fill, those of movers first."""
     live = [worker for worker in workers if worker.live and worker.group == group.name]
     live.sort(key=lambda w: (w.phase is not Phase.RUNNING, w.index, -w.incarnation))
     taken = {worker.index for worker in live}
-    free = (index for index in itertools.count() if index not in taken)
+    left = [each.index for each in movers if each.group == group.name]
+    indices = itertools.chain(left, (index for index in itertools.count() if index not in left))
+    free = (index for index in indices if index not in taken)
     missing = itertools.islice(free, max(0, group.replicas - len(live)))
     stay, go = live[: group.replicas], live[group.replicas :]
     stay.sort(key=lambda worker: worker.index)

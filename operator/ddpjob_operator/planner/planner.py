@@ -206,7 +206,7 @@ def _expectation(observed: Observed, worker_plan: WorkerPlan) -> Expectation | N
         return None
     stay = [w.name for w in worker_plan.kept if w.name not in worker_plan.stuck_names]
     refused = {refusal.name for refusal in observed.rejections}
-    come = [action.name for action in worker_plan.create if action.name not in refused]
+    come = [action.name for action in worker_plan.coming if action.name not in refused]
     leaving = [worker for worker in observed.workers if worker.deleting and not worker.terminal]
     go = {worker.name for worker in (*worker_plan.draining, *leaving)}
     return Expectation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpjob_operator.manifests.build import build_rendezvous, build_worker
+from ddpjob_operator.manifests.scheduling import kept_off
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from support.keys import KEY
 from support.rawpods import (
@@ -323,12 +324,23 @@ def test_workers_avoid_nodes_beside_the_templates_own_affinity(
     given = {**others, **({"nodeAffinity": {REQUIRED: required, "y": 2}} if terms else {})}
     job = template_job({"spec": {"containers": [TRAIN], "affinity": given}})
     action = CreateWorker("digits-worker-000-2", "worker", 0, 2, ("a", "b"))
-    affinity = build_worker(job, action, IMAGE, KEY, SECRET)["spec"]["affinity"]
+    spec = build_worker(job, action, IMAGE, KEY, SECRET)["spec"]
+    affinity = spec["affinity"]
+    assert kept_off(spec) == ("a", "b")
     found = affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert [each["matchExpressions"] for each in found] == expected
     assert affinity["podAntiAffinity"] == {"x": 1}
     assert affinity["nodeAffinity"].get("y") == (2 if terms else None)
-    assert worker_manifest(job)["spec"]["affinity"] == given
+    own = worker_manifest(job)["spec"]
+    assert own["affinity"] == given
+    assert kept_off(own) == ()
+
+
+def test_a_pod_is_kept_off_only_the_nodes_that_each_alternative_excludes() -> None:
+    one = {**NOT_THERE, "values": ["a"]}
+    terms = [{"matchExpressions": [NOT_THERE]}, {"matchExpressions": [A100, one]}]
+    spec = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
+    assert kept_off(spec) == ("a",)
 
 
 def test_the_rendezvous_pod_avoids_the_nodes_of_its_action() -> None:

@@ -21,7 +21,13 @@ from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.keys.credentials import JobKey
 from ddpjob_protocol.keys.signed_http import PROOF_HEADER, ForgedError, RequestVerifier, digest_of
 from ddpjob_protocol.messages.agent import Failure
-from ddpjob_protocol.messages.control import Expectation, Policy, Report, ServiceState
+from ddpjob_protocol.messages.control import (
+    Expectation,
+    Policy,
+    ProcessFailure,
+    Report,
+    ServiceState,
+)
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from support.builders import make_round
 
@@ -120,6 +126,14 @@ class Service:
             assert decision is not None
             state, reason = ServiceState.FAILED, decision.reason
         self.tell(state=state, reason=reason, failure=failure)
+
+    def fail_process(self, worker: str) -> None:
+        """A process of this worker fails, and all start again in their pods."""
+        seen = self.report.process_failures
+        at = max([int(self._now()), *(each.at + 1 for each in seen)])
+        self.tell(
+            process_failures=(*seen, ProcessFailure(worker, at)), failures=self.report.failures + 1
+        )
 
     def turn(self, running: Collection[str], leaving: Collection[str]) -> None:
         """Look at the workers again."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ddpjob_operator.controller.metrics.catalogue import CONTROLLER, PASS_ERRORS
 from ddpjob_operator.request import Request
 from support.reconciling.life import training, worker
@@ -156,6 +158,31 @@ def test_orphans_of_a_deleted_job_are_named_with_their_kinds(play: Play) -> None
         assert view.condition("Stalled") == {}, "it runs with that Service, and is not stalled"
         await stage.kube.send(Request("DELETE", f"{base}/services/digits-rendezvous"))
         await stage.until(lambda view: view.trains("000-1", "001-1"), "it has its own")
+
+    play(story)
+
+
+@pytest.mark.parametrize("minimum", [1, 2])
+def test_a_worker_that_failed_on_its_node_moves(play: Play, minimum: int) -> None:
+    async def story(stage: Stage) -> None:
+        before = await training(
+            stage, "000-1", "001-1", minReplicas=minimum, failurePolicy={"avoidNodes": 1}
+        )
+        stage.service().fail_process(worker(1))
+        stage.hurry()
+        after = await stage.until(lambda view: view.trains("000-1", "001-2"), "it has moved")
+        assert before.uids().items() - after.uids().items() == {
+            (worker(1), before.uids()[worker(1)])
+        }
+        sizes = [len(each.workers) for each in stage.service().report.memberships]
+        assert min(sizes) >= minimum
+        affinity = after.pods[worker(1, 2)]["spec"]["affinity"]["nodeAffinity"]
+        assert f"node-{worker(1)}" in str(affinity)
+        [node] = after.status["nodeFailures"]
+        assert (node["node"], node["avoided"]) == (f"node-{worker(1)}", True)
+        await stage.calm()
+        text = f"{worker(1)} failed on node node-{worker(1)}, which new pods avoid"
+        assert any(text in event for event in await stage.events())
 
     play(story)
 

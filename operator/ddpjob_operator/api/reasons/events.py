@@ -29,9 +29,11 @@ EVENTS = {
         "A worker joined the membership.", "The job trains with one more worker.", NOTHING
     ),
     EventReason.WORKER_REPLACED: Entry(
-        "A worker is gone or has ended. The message has the reason of its pod.",
+        "A worker is gone, has ended, or leaves a node that new pods avoid (failurePolicy.avoidNodes)."
+        " The message has the reason.",
         "A new pod takes its place, and joins when a node is free.",
-        "Nothing for a lost node. For a worker that ended by its own doing, read its log.",
+        "Nothing for a lost node. For a worker that ended by its own doing, read its log. Repair a"
+        " node that the job avoids.",
     ),
     EventReason.RENDEZVOUS_REPLACED: Entry(
         "The rendezvous pod runs, but is not ready or does not answer.",

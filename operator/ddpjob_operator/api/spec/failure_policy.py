@@ -121,8 +121,8 @@ class FailurePolicy(Model):
     avoid_nodes: Annotated[Positive, Le(MAX_TIMES)] | None = Field(
         default=None,
         description="Number of failures on a node: of pods that end by their own doing, and of "
-        "processes. Then new pods of the job avoid the node, by a node affinity. By default, no node "
-        "is avoided.",
+        "processes. Then new pods of the job avoid the node, by a node affinity, and workers whose "
+        "processes failed there move to other nodes. By default, no node is avoided.",
     )
     on_hang: Literal["Report", "Restart"] = Field(
         default="Report",

@@ -63,4 +63,6 @@ class SimulatedPod:
             unschedulable=None if self.node else self.obstacle,
             deleting=self.deleting,
             message=self.message,
+            # The simulated nodes are one machine, so a move to another one repairs nothing.
+            kept_off=(self.node,) if self.node else (),
         )

@@ -3,12 +3,12 @@
 A node with a broken GPU fails every worker that it gets, and the scheduler gives it the next one:
 it has room. Pods fail, and so do processes that the agent starts again in the same pod. The report
 names the last ones, again and again; the status keeps for each node which of them it has counted.
-May not: judge an end; `deaths` does that. May not: move a pod that runs.
+May not: judge an end; `deaths` does that. May not: move a worker; `moves` does that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from ddpjob_operator.api.spec.failure_policy import FailurePolicy
@@ -20,28 +20,33 @@ from ddpjob_protocol.messages.warnings import MAX_NAMES, nodes_avoided
 from ddpjob_protocol.text import plural, some
 
 MAX_NODES = 50
+MAX_WORKERS = 20  # of one node
 
 
 def count_nodes(
     known: Iterable[NodeFailures],
     failed: Iterable[Worker],
-    processes: Iterable[tuple[str, datetime]],
+    processes: Iterable[tuple[Worker, datetime]],
     policy: FailurePolicy,
     now: datetime,
+    alive: Collection[str],
 ) -> tuple[NodeFailures, ...]:
     """Return the failures of each node with those of this pass, for the status; the newest last.
 
-    `processes` has the node and the time of each process that failed, the oldest first.
-    With a window, a node counts from the beginning once its last failure is older.
+    `processes` has the worker and the time of each process that failed, the oldest first. `alive`
+    has the names of the workers that still run. With a window, a node counts from the beginning
+    once its last failure is older.
     """
     most, window = policy.avoid_nodes, policy.window_seconds
     if most is None:
         return ()
     since = None if window is None else now - timedelta(seconds=window)
     nodes = {each.node: each for each in known if since is None or each.at > since}
-    found = [(worker.node, now.replace(microsecond=0), False) for worker in failed if worker.node]
-    found += [(node, at, True) for node, at in processes if since is None or at > since]
-    for node, at, is_process in found:
+    found = [(worker, now.replace(microsecond=0), False) for worker in failed]
+    found += [(worker, at, True) for worker, at in processes if since is None or at > since]
+    for worker, at, is_process in found:
+        if (node := worker.node) is None:
+            continue
         old = nodes.get(node) or NodeFailures(node=node, count=0, at=at)
         counted = old.process_failed_at
         if is_process and counted is not None and at <= counted:
@@ -52,20 +57,28 @@ def count_nodes(
                 "count": old.count + 1,
                 "at": max(old.at, at),
                 "process_failed_at": at if is_process else counted,
+                "workers": tuple(dict.fromkeys((*old.workers, worker.name))),
             }
         )
-    kept = list(nodes.values())[-MAX_NODES:]
-    return tuple(each.model_copy(update={"avoided": each.count >= most}) for each in kept)
+    return tuple(
+        each.model_copy(
+            update={
+                "avoided": each.count >= most,
+                "workers": tuple(name for name in each.workers if name in alive)[-MAX_WORKERS:],
+            }
+        )
+        for each in list(nodes.values())[-MAX_NODES:]
+    )
 
 
 def failed_processes(
     workers: Iterable[Worker], report: Report | None
-) -> Iterator[tuple[str, datetime]]:
-    """Yield node and time of each failed process in the report whose worker has its pod still."""
-    node_of = {worker.name: worker.node for worker in workers}
+) -> Iterator[tuple[Worker, datetime]]:
+    """Yield worker and time of each failed process in the report whose worker has its pod still."""
+    known = {worker.name: worker for worker in workers}
     for each in report.process_failures if report else ():
-        if node := node_of.get(each.worker):
-            yield node, datetime.fromtimestamp(each.at, UTC)
+        if worker := known.get(each.worker):
+            yield worker, datetime.fromtimestamp(each.at, UTC)
 
 
 def place_of(failure: Failure, workers: Iterable[Worker]) -> str:

@@ -102,7 +102,8 @@ def count_failures(observed: Observed, now: datetime) -> Deaths:
     kept = [e for e in counts.values() if e.group in wanted and (e.at > calm or e.worker in failed)]
     slots = _bounded(sorted(kept, key=lambda each: each.at)[-MAX_SLOTS:])
     processes = bad_nodes.failed_processes(observed.workers, observed.report)
-    nodes = bad_nodes.count_nodes(observed.job.status.node_failures, new, processes, policy, now)
+    earlier, alive = observed.job.status.node_failures, {w.name for w in observed.workers if w.live}
+    nodes = bad_nodes.count_nodes(earlier, new, processes, policy, now, alive)
     return Deaths(slots, nodes)
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
+from ddpjob_operator.planner.failures import moves
 from ddpjob_operator.planner.failures.diagnosis import diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Rejection, Worker
 from ddpjob_operator.planner.placement import WorkerPlan
@@ -154,10 +155,9 @@ def resizing(
         text = _joining(observed, [w for w in joining if w.name in unheard] or joining, report, now)
         return condition(kind, True, reason, "; ".join((*short, text)))
     refused = [rejected(rejections, each) for each in rejections[:1]]
-    text = "; ".join((*short, placed(worker_plan), *refused))
-    whole = (
-        not worker_plan.create and not worker_plan.failing and all(map(starts, worker_plan.kept))
-    )
+    text = "; ".join((*short, placed(worker_plan), *_held(worker_plan), *refused))
+    incomplete = worker_plan.create or worker_plan.failing or worker_plan.held
+    whole = not incomplete and all(map(starts, worker_plan.kept))
     reason = Reason.AT_SIZE if whole else Reason.PARTLY_PLACED
     if any(worker.gates for worker in worker_plan.kept):
         reason = Reason.GATED
@@ -170,6 +170,15 @@ def _joining(observed: Observed, joining: Sequence[Worker], report: Report, now:
         return "; ".join(f"{w.name}: {silent_workers.describe(observed, w, now)}" for w in joining)
     names = some([worker.name for worker in joining], MAX_NAMES)
     return f"waits for {names}" if report.reason == AT_REST else report.reason
+
+
+def _held(worker_plan: WorkerPlan) -> Iterator[str]:
+    """Yield why workers are still on avoided nodes."""
+    if worker_plan.held:
+        more = len(worker_plan.held) - 1
+        others = f", and {plural(more, 'other worker')} alike" if more else ""
+        why = moves.describe(worker_plan.held[0])
+        yield f"{why}; it stays until its successor has registered{others}"
 
 
 def _below_minimum(members: int, minimum: int) -> Iterator[str]:
@@ -199,8 +208,9 @@ def rejected(rejections: Sequence[Rejection], first: Rejection) -> str:
 def placed(worker_plan: WorkerPlan) -> str:
     """Return how many workers have a node, and why the first of the others waits."""
     count = sum(worker.scheduled for worker in worker_plan.kept)
-    total = len(worker_plan.kept) + len(worker_plan.create) + len(worker_plan.failing)
-    waiting = [worker for worker in worker_plan.kept if not starts(worker)]
+    total = len(worker_plan.kept) + len(worker_plan.coming) + len(worker_plan.failing)
+    chosen = (*worker_plan.kept, *worker_plan.successors)
+    waiting = [worker for worker in chosen if not starts(worker)]
     return f"{count}/{total} placed" + "".join(map(_pending, waiting[:1]))
 
 

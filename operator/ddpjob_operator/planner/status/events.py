@@ -12,7 +12,7 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, EventReason, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.planner.actions import CreateWorker, Event
-from ddpjob_operator.planner.failures import bad_nodes
+from ddpjob_operator.planner.failures import bad_nodes, moves
 from ddpjob_operator.planner.failures.diagnosis import diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.outcome import JobOutcome
@@ -83,15 +83,17 @@ def _replacements(observed: Observed, worker_plan: WorkerPlan) -> Iterator[Event
     silent = {each.name: each.since for each in observed.job.status.silent_workers}
     members = observed.job.status.membership
     known = frozenset(members.workers if members else ())
+    moved = {each.name: moves.describe(each) for each in worker_plan.movers}
     for action in worker_plan.create:
         if action.name in refused:
             continue
         name = _predecessor(observed, action)
         old = workers.get(name)
         node = silent_workers.lost_node(observed, old) if old is not None else ""
-        if how := _departure(name, old, silent, node, was_member=name in known):
+        how = moved.get(name) or _departure(name, old, silent, node, was_member=name in known)
+        if how:
             text = f"{how}; {action.name} takes its place"
-            crashed = old is not None and old.phase is Phase.FAILED
+            crashed = name in moved or (old is not None and old.phase is Phase.FAILED)
             yield Event(EventReason.WORKER_REPLACED.value, text, warning=crashed)
 
 

@@ -84,7 +84,7 @@ def _obstacle(observed: Observed, worker_plan: WorkerPlan, now: datetime) -> Con
         if w.name in worker_plan.stuck_names or _cannot_start(w) or w.name in unheard
     ]
     minimum = observed.job.spec.minimum
-    if len(worker_plan.kept) + len(worker_plan.create) - len(stuck) >= minimum or not stuck:
+    if len(worker_plan.kept) + len(worker_plan.coming) - len(stuck) >= minimum or not stuck:
         text = storage_not_shared(observed)
         return condition(kind, True, Reason.VOLUME_NOT_SHARED, text) if text else None
     worker = stuck[0]
