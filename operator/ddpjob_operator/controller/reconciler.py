@@ -85,7 +85,8 @@ class Reconciler:
         stored = self._reader.read(raw)
         if stored.job is None:
             return await self._report_invalid(key, raw, stored, now)
-        if stored.job.metadata.deletion_timestamp is not None:
+        metadata = stored.job.metadata
+        if metadata.deletion_timestamp is not None and not metadata.is_held:
             self._forget(key)
             return None
         return await self._reconcile_job(key, raw, stored, stored.job, now)

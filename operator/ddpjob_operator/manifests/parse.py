@@ -39,6 +39,12 @@ class Pod:
     secret: str = ""  # Secret that it needs to start; empty once it has started
 
     @property
+    def node(self) -> str:
+        """Name of its node; empty without one."""
+        part = self.worker or self.rendezvous
+        return (part.node if part else None) or ""
+
+    @property
     def key(self) -> str:
         """Fingerprint of the job's key from which its own are derived."""
         part = self.worker or self.rendezvous

@@ -65,7 +65,7 @@ def plan(observed: Observed, now: datetime) -> Plan:
     """Return the actions, status and events for an observation."""
     job, status = observed.job, observed.job.status
     if job.metadata.deletion_timestamp is not None:
-        return Plan((), status)
+        return Plan(tuple(_remove_all(observed)) if job.metadata.is_held else (), status)
     if conditions.finished(status.conditions):
         return _plan_finished(observed, now)
     report = rendezvous.current_report(observed)

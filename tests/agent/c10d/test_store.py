@@ -511,3 +511,20 @@ def test_a_backend_that_fails_ends_the_connection(error: Exception, request_: by
         server.close()
 
     asyncio.run(scenario())
+
+
+def test_a_client_that_is_gone_without_a_word_is_named_by_its_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Writer:
+        def close(self) -> None:
+            """Nothing is open."""
+
+    async def main() -> None:
+        reader = asyncio.StreamReader()
+        reader.set_exception(ConnectionResetError())
+        with caplog.at_level("INFO", "ddpjob.c10d"):
+            await serve_client(reader, Writer(), StoreBackend(Store()))  # type: ignore[arg-type]
+
+    asyncio.run(main())
+    assert caplog.messages == ["c10d client dropped: ConnectionResetError"]

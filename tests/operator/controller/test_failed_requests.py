@@ -13,6 +13,7 @@ from support.reconciling.in_memory import CheckingKube, play_in_memory
 from support.reconciling.life import RENDEZVOUS, training, worker
 from support.reconciling.nodes import key_of
 from support.reconciling.stage import Stage
+from support.reconciling.wire import Call
 
 WEBHOOK = ApiError(500, "InternalError", "failed calling webhook policy.example.com")
 GROUPS = [{"name": "a100", "replicas": 1}, {"name": "zebra", "replicas": 1}]
@@ -34,6 +35,31 @@ def test_one_failing_creation_does_not_freeze_a_job() -> None:
         assert f"creating {worker(1, 2)} failed: {WEBHOOK}" in resizing["message"]
         kube.allow()
         await stage.until(lambda v: v.trains("000-1", "001-2", "002-1"), "it is whole again")
+
+    play_in_memory(story, kube)
+
+
+def test_a_pass_that_breaks_off_leaves_no_creation_running() -> None:
+    """Else pods come after the next pass has suspended the job."""
+    kube = CheckingKube()
+    asked, late = 0, list[str]()
+
+    async def story(stage: Stage) -> None:
+        async def create_slowly(call: Call) -> None:
+            nonlocal asked
+            if call.kind != "POST pods":
+                return
+            asked += 1
+            if asked == 20:
+                await stage.change(suspend=True)
+                kube.after_request = lambda method, path: late.append(f"{method} {path}")
+                raise RuntimeError("nobody foresaw it")
+            await asyncio.sleep(0.1)
+
+        stage.wire.before = create_slowly
+        await stage.create(replicas=60, maxReplicas=60)
+        await stage.until(lambda v: v.state == "Suspended" and not v.pods, "it is suspended")
+        assert not [each for each in late if each.startswith("POST") and each.endswith("/pods")]
 
     play_in_memory(story, kube)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from support.rawpods import JSON, make_cluster_job, rendezvous_manifest, worker_manifest
 
@@ -87,3 +91,16 @@ def test_the_autoscaler_may_remove_the_node_of_a_rendezvous_pod_only() -> None:
     found = metadata_of({}, {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}, True)
     assert found["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
     assert not EVICTABLE.keys() & metadata_of({}, {})["annotations"].keys()
+
+
+def test_the_disruption_budget_of_the_docs_protects_the_workers_of_all_groups() -> None:
+    """By a number: Kubernetes computes all else from the scale, that is from the main group."""
+    page = Path(__file__).parents[3] / "docs" / "failures.md"
+    [block] = re.findall("```yaml\n(.*PodDisruptionBudget.*?)```", page.read_text(), re.DOTALL)
+    spec = yaml.safe_load(block.rpartition("```yaml\n")[2])["spec"]
+    assert type(spec["minAvailable"]) is int
+    wanted = spec["selector"]["matchLabels"].items()
+    group = make_cluster_job(extraWorkerGroups=[{"name": "spot", "replicas": 1}])
+    for pod in (worker_manifest(), worker_manifest(group, group="spot")):
+        assert wanted <= {**pod["metadata"]["labels"], "ddpjob.io/job": "digits"}.items()
+    assert not wanted <= rendezvous_manifest()["metadata"]["labels"].items()

@@ -116,6 +116,16 @@ def test_the_budget_of_the_application_ends_the_loop(count: int, *, failed: bool
         assert "raise the memory limit" in text
 
 
+def test_a_pause_from_before_the_clock_was_set_back_is_over() -> None:
+    worker = dead(1, 3, **OOM)
+    for seconds, waits in ((300, True), (3600, False)):
+        known = make_failures(worker, count=3, retry_at=NOW + timedelta(seconds=seconds))
+        status = make_status(membership=membership_of(W0, worker), worker_failures=(known,))
+        report = make_report(W0, membership=make_membership(W0, n=2))
+        planned = decide(make_job(2, status=status), (W0, worker), report=report)
+        assert (create(1, 4) in planned.actions) is not waits
+
+
 def test_a_worker_that_never_joined_has_no_budget() -> None:
     status = make_status(worker_failures=(make_failures(make_worker(1, 19), count=19),))
     job = make_job(2, status=status)

@@ -82,6 +82,11 @@ def test_a_worker_that_is_heard_of_again_stays() -> None:
     assert again.actions == ()
 
 
+def test_a_silence_from_before_the_clock_was_set_back_counts_from_now() -> None:
+    *_, last = follow(joined(W0, W1, W2), (W0, W1, W2), WITHOUT_W1, 3600, 0, 75)
+    assert set(last.actions) == {DeleteWorker(W1.name), create(1, 2)}
+
+
 def test_silence_does_not_count_without_a_report() -> None:
     """A service that starts again hears of nobody at first."""
     job = joined(W0, W1, W2)

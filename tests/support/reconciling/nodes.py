@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ from ddpjob_operator.request import Request
 from ddpjob_protocol.keys.credentials import JobKey
 from ddpjob_protocol.messages.membership import Membership
 from support.reconciling.training import OVER, Service
-from support.reconciling.wire import Call, Wire
+from support.reconciling.wire import Wire
 
 JSON = dict[str, Any]
 NO_NODE = {
@@ -127,9 +128,10 @@ class Nodes:
             alive = pod["status"].get("phase") == "Running"
             if alive:
                 assert await self._mount(pod), f"{name_of(pod)} runs without its Secret"
-            if alive and labels.get(constants.LABEL_ROLE) == constants.ROLE_WORKER:
+            role = labels.get(constants.LABEL_ROLE)
+            if alive and role == constants.ROLE_WORKER:
                 workers[key][name_of(pod)] = pod
-            elif alive and "deletionTimestamp" not in pod["metadata"]:
+            elif alive and role and "deletionTimestamp" not in pod["metadata"]:
                 rendezvous[key] = pod
         for key, service in list(self.services.items()):
             if key.namespace == namespace and service.pod != uid_of(rendezvous.get(key)):
@@ -204,7 +206,6 @@ class Nodes:
         """Return the operator's transport to the job's service; an expectation counts as a write."""
 
         async def send(request: Request) -> Any:
-            await wire.still_alive()
             if key in self.cut:
                 await asyncio.sleep(request.timeout or 0)
                 raise ServiceUnavailableError("no answer in time")
@@ -213,10 +214,9 @@ class Nodes:
             answer = await self.services[key].answer(request)
             if key in self.cut:
                 raise ServiceUnavailableError("no answer in time")
-            await wire.written(Call(request.method, request.path, request.body))
             return answer
 
-        return send
+        return functools.partial(wire.reach, send)
 
 
 def name_of(obj: JSON) -> str:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from ddpjob_operator.kube.interface import ApiServer
 from ddpjob_operator.request import Request
 
+Send = Callable[[Request], Awaitable[Any]]
+
 
 class Call(NamedTuple):
     """One request of the operator."""
@@ -52,6 +54,13 @@ class Wire(ApiServer):
         answer = await self._kube.send(request)
         self.changes += request.method != "GET"
         await self.written(call)
+        return answer
+
+    async def reach(self, send: Send, request: Request) -> Any:
+        """Send a request to a rendezvous service."""
+        await self.still_alive()
+        answer = await send(request)
+        await self.written(Call(request.method, request.path, request.body))
         return answer
 
     async def written(self, call: Call) -> None:

@@ -115,7 +115,7 @@ async def serve_client(
     try:
         await client.serve()
     except (ProtocolError, OSError) as error:
-        log.info("c10d client dropped: %s", error)
+        log.info("c10d client dropped: %s", str(error) or type(error).__name__)
     finally:
         writer.close()
         await client.end_wait()
@@ -166,7 +166,7 @@ class _Client:
         try:
             self._writer.write(await self._backend.execute(request))
         except (ProtocolError, OSError) as error:
-            log.info("c10d client dropped: %s", error)
+            log.info("c10d client dropped: %s", str(error) or type(error).__name__)
             self._writer.close()
         except Exception:
             self._writer.close()

@@ -148,6 +148,9 @@ class DDPJobSpec(WorkerFields):
         return (own, *extra)
 
 
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"  # finalizers of the garbage collector
+
+
 class Metadata(ObservedModel):
     """The part of a Kubernetes object's metadata that matters here."""
 
@@ -165,6 +168,18 @@ class Metadata(ObservedModel):
     deletion_timestamp: datetime | None = Field(
         default=None, description="Set while the job is being deleted."
     )
+    finalizers: tuple[str, ...] = Field(
+        default=(), description="What must happen before the job is deleted."
+    )
+
+    @property
+    def is_held(self) -> bool:
+        """True if another controller delays the deletion, and the job's objects need not stay.
+
+        In a foreground deletion the garbage collector deletes them; orphans stay.
+        """
+        others = set(self.finalizers) - {FOREGROUND}
+        return self.deletion_timestamp is not None and bool(others) and ORPHAN not in others
 
 
 WITHOUT_RULES = (

@@ -96,7 +96,7 @@ class Cluster:
         self._sessions = sessions
         self._node_leases = NodeLeases(kube, clock)
         self.fresh_pods = FreshPods(kube, self._children)
-        self._secrets = PodSecrets(kube)
+        self._secrets = PodSecrets(kube, clock)
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:

@@ -3,14 +3,15 @@
 A pod comes before its Secret, because the pod owns it. Until the Secret exists, the kubelet repeats the
 mount. An operator that ends between the two leaves a pod without a Secret. So each pod that has not
 started is given its Secret once by each operator process; one that exists is not an error. It has the same
-keys, because they are derived.
+keys, because they are derived. A pod that has a node and still does not start is given its Secret again and
+again: a user may have deleted it.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.controller.objects.rejections import rejection_of
@@ -22,20 +23,30 @@ from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_operator.request import Request
 from ddpjob_protocol.keys.credentials import JobKey
 
+AGAIN_SECONDS = 60.0  # a container starts within seconds after its Secret is there
+
 
 class PodSecrets:
     """The Secrets of the pods of all jobs, as far as this process has created them."""
 
-    def __init__(self, kube: ApiServer) -> None:
+    def __init__(self, kube: ApiServer, clock: Callable[[], float]) -> None:
         self._kube = kube
-        self._existing: defaultdict[Key, set[str]] = defaultdict(set)  # UIDs of their pods
+        self._clock = clock
+        # Time at which each existed, by the UID of its pod.
+        self._existing: defaultdict[Key, dict[str, float]] = defaultdict(dict)
 
     def missing(self, job: DDPJob, pods: Iterable[Pod], key: JobKey) -> list[Pod]:
         """Return those of all pods of a job that may wait for a Secret."""
         waiting = [each for each in pods if needs_secret(each, key)]
-        existing = self._existing[_key(job)]
-        existing &= {each.uid for each in waiting}
-        return [each for each in waiting if each.uid not in existing]
+        known = self._existing[_key(job)]
+        existing = {each.uid: known[each.uid] for each in waiting if each.uid in known}
+        self._existing[_key(job)] = existing
+        before = self._clock() - AGAIN_SECONDS
+        return [
+            each
+            for each in waiting
+            if each.uid not in existing or (each.node and existing[each.uid] <= before)
+        ]
 
     async def create(self, job: DDPJob, pod: Pod, key: JobKey) -> Rejection | None:
         """Create the Secret of a pod unless it exists; return a rejection if that failed."""
@@ -45,7 +56,7 @@ class PodSecrets:
         except (ApiError, UnreachableError) as error:
             if not isinstance(error, ApiError) or not error.exists:
                 return rejection_of(pod.name, error, "creating the Secret of")
-        self._existing[_key(job)].add(pod.uid)
+        self._existing[_key(job)][pod.uid] = self._clock()
         return None
 
     def forget(self, key: Key) -> None:

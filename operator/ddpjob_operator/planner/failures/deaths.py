@@ -121,8 +121,12 @@ def _bounded(kept: Sequence[WorkerFailures]) -> tuple[WorkerFailures, ...]:
 def paused(
     failures: Iterable[WorkerFailures], now: datetime
 ) -> dict[tuple[str, int], WorkerFailures]:
-    """Return the slots whose replacements wait for the end of their backoff."""
-    return {(each.group, each.index): each for each in failures if each.retry_at > now}
+    """Return the slots whose replacements wait for the end of their backoff.
+
+    A backoff longer than the longest was written before the clock was set back: it is over.
+    """
+    latest = now + timedelta(seconds=MAX_PAUSE_SECONDS + 1)
+    return {(e.group, e.index): e for e in failures if now < e.retry_at <= latest}
 
 
 def fatal(

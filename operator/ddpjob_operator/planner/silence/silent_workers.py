@@ -40,11 +40,12 @@ def silent_workers(observed: Observed, now: datetime) -> tuple[SilentWorkerStatu
     """Return the silent workers for the status; nothing is known without a report."""
     if observed.report is None:
         return ()
-    known = {each.name: each for each in observed.job.status.silent_workers}
+    known = {each.name: each.since for each in observed.job.status.silent_workers}
     joined = joined_ever(observed.job, observed.report) | known.keys()
     begin = now.replace(microsecond=0)
     return tuple(
-        known.get(worker.name, SilentWorkerStatus(name=worker.name, since=begin))
+        # A time in the future was written before the clock was set back.
+        SilentWorkerStatus(name=worker.name, since=min(begin, known.get(worker.name, begin)))
         for worker in _unheard(observed)
         if worker.name in joined
     )
