@@ -11,11 +11,11 @@ from cluster.charting import CHART, NAMESPACE, RELEASE, Helm
 from cluster.conftest import wait_until_deleted, wait_until_served
 from cluster.control_plane import ControlPlane, Object, eventually
 from cluster.jobs import API, DRY
+from cluster.people import GROUP, RBAC, grant
 
 HERE, OPEN = "admission", "admission-hosts"  # OPEN allows access to nodes
 EDITOR, AUTHOR = "edith", "ann"  # both write jobs; only the second may create pods
 TRAIN = {"name": "trainer", "image": "trainer", "command": ["torchrun", "train.py"]}
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 CREATES_PODS: Object = {  # the role `edit` is empty here: a controller adds its rules
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "ClusterRole",
@@ -56,18 +56,8 @@ class People:
         self.server = server
 
     def grant(self, user: str, role: str, namespace: str) -> None:
-        body = {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": {"generateName": "binding-"},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": role,
-            },
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
-        }
-        self.server.send("POST", f"{RBAC}/namespaces/{namespace}/rolebindings", body)
+        subject = {"apiGroup": GROUP, "kind": "User", "name": user}
+        grant(self.server, subject, role, namespace)
 
     def write(
         self, user: str, method: str, body: Object, namespace: str = HERE, name: str = ""

@@ -34,6 +34,7 @@ from cluster.charting import (
 from cluster.conftest import DEFINITION, wait_until_deleted, wait_until_served
 from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import DRY, Jobs
+from cluster.people import token_of
 
 JOB = {
     "apiVersion": "ddpjob.io/v1alpha1",
@@ -44,6 +45,19 @@ JOB = {
 CRD = "CustomResourceDefinition//ddpjobs.ddpjob.io"
 KEY = f"{RELEASE}-key"
 HERE = ("--namespace", NAMESPACE)
+EVERY_ACCOUNT = {
+    "create authorization.k8s.io/selfsubjectaccessreviews",
+    "create authorization.k8s.io/selfsubjectrulesreviews",
+    "create authentication.k8s.io/selfsubjectreviews",
+}
+OF_LEASES = "coordination.k8s.io/leases"
+LEASES = {
+    NAMESPACE: {
+        f"create {OF_LEASES}",
+        *(f"{verb} {OF_LEASES} {RELEASE}" for verb in ("get", "update")),
+    },
+    "kube-node-lease": {f"get {OF_LEASES}"},
+}
 MORE = [  # that the operator may not do
     ("get", "", "secrets"),
     ("update", "", "pods"),
@@ -177,6 +191,34 @@ def test_the_api_server_lets_the_operator_do_its_work_and_no_more(
         return not wrong
 
     eventually(all_as_expected, "the operator may do its work and no more", lambda: str(wrong))
+    token = token_of(apiserver, RELEASE, NAMESPACE)
+    work = {f"{verb} {group}/{resource}" for verb, group, resource in needed}
+    for namespace in (*where, *elsewhere, *LEASES):
+        here = work if namespace in where or not elsewhere else set()
+        rights = EVERY_ACCOUNT | here | LEASES.get(namespace, set())
+        assert rights_of(apiserver, token, namespace) == rights, namespace
+        secrets = f"/api/v1/namespaces/{namespace}/secrets"
+        answered, _ = apiserver.answer("GET", secrets, None, {"Authorization": f"Bearer {token}"})
+        assert answered == 403
+
+
+def rights_of(server: ControlPlane, token: str, namespace: str) -> set[str]:
+    """Return all that an account may do in a namespace, as the API server lists it."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": namespace},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+    status = server.send("POST", path, review, {"Authorization": f"Bearer {token}"})["status"]
+    assert not status["incomplete"], status
+    return {
+        " ".join([verb, f"{group}/{resource}", *rule.get("resourceNames", [])])
+        for rule in status["resourceRules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
 
 
 def test_the_operators_pod_is_restricted(helm: Helm, apiserver: ControlPlane) -> None:

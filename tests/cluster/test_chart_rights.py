@@ -20,6 +20,7 @@ from cluster.charting import CHART, NAMESPACE, RELEASE, Helm, options, pod_of, r
 from cluster.conftest import wait_until_deleted, wait_until_served
 from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import Jobs
+from cluster.people import token_of
 from ddpjob_operator.api.status import Condition
 from ddpjob_operator.local.simulated.rendezvous_process import free_port
 from support.builders import NOW, make_status
@@ -27,7 +28,6 @@ from support.builders import NOW, make_status
 HERE = "rights"  # the namespace of the job
 CORE = f"/api/v1/namespaces/{HERE}"
 POLICIES = f"/apis/networking.k8s.io/v1/namespaces/{HERE}/networkpolicies"
-TOKENS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{RELEASE}/token"
 JOB = {
     "apiVersion": "ddpjob.io/v1alpha1",
     "kind": "DDPJob",
@@ -83,10 +83,7 @@ def test_its_rights_are_enough(
 
     with installed(installer, here, settings):
         access = yaml.safe_load(server.kubeconfig.read_text())
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        access["users"][0]["user"] = {
-            "token": server.send("POST", TOKENS, request)["status"]["token"]
-        }
+        access["users"][0]["user"] = {"token": token_of(server, RELEASE, NAMESPACE)}
         kubeconfig.write_text(yaml.safe_dump(access))
         [container] = pod_of(render(helm, settings))["containers"]
         health = free_port()

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import Jobs
 from cluster.operators import JOB, Operator, audited, objects, running
+from cluster.people import token_of
 from ddpjob_operator.controller.metrics.catalogue import LEADS
 from ddpjob_operator.local.simulated.rendezvous_process import free_port
 
@@ -65,10 +66,8 @@ class Candidates:
             "subjects": [subject],
         }
         server.send("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        token = server.send("POST", f"{accounts}/{name}/token", request)["status"]["token"]
         access = yaml.safe_load(server.kubeconfig.read_text())
-        access["users"][0]["user"] = {"token": token}
+        access["users"][0]["user"] = {"token": token_of(server, name, namespace)}
         path = folder / "kubeconfig"
         path.write_text(yaml.safe_dump(access))
         return path
