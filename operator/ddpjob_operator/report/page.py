@@ -37,11 +37,12 @@ def _title(run: Run) -> str:
     return f"{run.name}: {run.state}"
 
 
-def live_data(run: Run) -> dict[str, str | bool]:
+def live_data(run: Run) -> dict[str, str]:
     """Return what the page of a run renews itself with; its state changes seldom."""
     size = run.changes[-1].world_size if run.changes else 0
     state = f"{run.state}: membership {len(run.changes)}, world size {size}"
-    return {"title": _title(run), "main": main_part(run), "state": state, "ended": run.ended}
+    ended = "ended" if run.ended else ""
+    return {"title": _title(run), "main": main_part(run), "state": state, "ended": ended}
 
 
 def main_part(run: Run) -> str:

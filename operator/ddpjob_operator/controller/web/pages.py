@@ -27,7 +27,7 @@ from ddpjob_operator.report.page import live_data, live_page
 AT_ONCE = 16  # pages that are made or wait
 HOME = '<nav><a id="home" href="../../../">All jobs</a></nav>'
 
-Answer = str | Mapping[str, str | bool] | None  # a page, what a live page fetches, or nothing there
+Answer = str | Mapping[str, str] | None  # a page, what a live page fetches, or nothing there
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
