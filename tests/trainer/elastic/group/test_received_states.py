@@ -38,7 +38,10 @@ def sends(*arguments):
     sent.append(os.environ["DDPJOB_MEMBERSHIP"])
     if sent.count(dies_in) == {MESSAGES}:
         os.kill(os.getpid(), signal.SIGKILL)
-    return send(*arguments)
+    work = send(*arguments)
+    if sent[-1] == dies_in:
+        work.wait()  # so the other process has received it
+    return work
 
 
 def memory(name):
