@@ -186,7 +186,7 @@ images: ## Build the images of operator, agent and trainer; needs docker
 
 # TAG, IMAGE_PREFIX, ARCHITECTURES and CHARTS: see tools/publish.sh
 publish: ## Publish what `release` and `images` built; STEP=push, join, sign, chart, page or wheel
-	@PATH=$$(if [[ '$(STEP)' == chart ]]; then tools/kind/binaries.sh helm; fi):$$PATH tools/publish.sh $(STEP)
+	@if [[ '$(STEP)' == chart ]]; then PATH=$$(tools/kind/binaries.sh helm):$$PATH; fi; tools/publish.sh $(STEP)
 
 bench-snapshot: setup ## What a snapshot costs, beside torch's own means (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/snapshot.py
