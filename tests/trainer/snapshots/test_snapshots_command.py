@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from torch.distributed import checkpoint
 from ddpjob_trainer import Snapshots
 from ddpjob_trainer.__main__ import main
 from ddpjob_trainer.snapshots.model.manifest import TENSORS, name_of
+from support.pages import shell_lines
 from trainer.runs import Run, assert_same
 from trainer.snapshots.layout import committed, folder_of
 
@@ -181,3 +183,22 @@ def test_a_reader_that_has_gone_ends_it_quietly(directory: Path) -> None:
     with os.fdopen(writer, "w") as closed:
         done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_the_commands_of_the_page_work_as_they_stand(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With and without what is in brackets; they find the damaged snapshot, and delete none of 3."""
+    given = {"DIR": str(directory), "N": "3"}
+    lines = [line for line in shell_lines().values() if line.startswith("snapshots ")]
+    assert len(lines) == 4
+    for line in lines:
+        options = re.findall(r"\[(.*?)\]", line)
+        for chosen in ("", *options):
+            words = [*re.sub(r"\[.*?\]", "", line).split()[1:], *chosen.split()]
+            given["FILE"] = str(tmp_path / f"model{len(list(tmp_path.iterdir()))}.pt")
+            code = main([given.get(word, word) for word in words])
+            assert code == (1 if words == ["verify", "DIR"] else 0), words
+            assert capsys.readouterr().out or words[0] == "prune", words
+    assert len(list(tmp_path.glob("model*.pt"))) == 3
+    assert committed(directory) == [1, 2, 3]
