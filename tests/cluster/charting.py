@@ -145,6 +145,19 @@ class Helm:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def shell(self, line: str) -> None:
+        """Run a line of a page in a shell that finds helm and kubectl; it must succeed."""
+        path = f"{build_programs('helm', 'kubectl')}{os.pathsep}{self._environment['PATH']}"
+        done = subprocess.run(
+            ["bash", "-euc", line],
+            cwd=ROOT,
+            env={**self._environment, "PATH": path},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+
     def refuses(self, *arguments: str) -> str:
         """What helm says; it must fail."""
         done = self._do(*arguments)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,7 @@ from cluster.conftest import DEFINITION, wait_until_deleted, wait_until_served
 from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import DRY, Jobs
 from cluster.people import token_of
+from support.pages import blocks
 
 JOB = {
     "apiVersion": "ddpjob.io/v1alpha1",
@@ -58,6 +60,7 @@ LEASES = {
     },
     "kube-node-lease": {f"get {OF_LEASES}"},
 }
+NEEDS_MORE = re.compile(r"rollout status|port-forward|\.\.\.")  # a running pod; more arguments
 MORE = [  # that the operator may not do
     ("get", "", "secrets"),
     ("update", "", "pods"),
@@ -108,6 +111,8 @@ def test_nothing_is_left_behind_but_the_crd_and_the_key(
         changed = {name.partition("/")[0] for name in everything(apiserver) - before}
         assert changed >= {*BASE, "Role", "RoleBinding", "Service"}
         assert "ClusterRoleBinding" not in changed
+        installer.run("rollback", RELEASE, "1", *HERE)
+        assert {name.partition("/")[0] for name in everything(apiserver) - before} == created
         installer.run("uninstall", RELEASE, *HERE)
         if not keep:
             wait_until_deleted(apiserver)
@@ -130,6 +135,27 @@ def expect(apiserver: ControlPlane, expected: set[str]) -> None:
         "exactly the objects that are expected",
         lambda: f"left: {sorted(found - expected)}, gone: {sorted(expected - found)}",
     )
+
+
+def test_the_commands_of_the_page_work_as_they_stand(
+    installer: Helm, apiserver: ControlPlane
+) -> None:
+    """Install, keys, rights, upgrade, rollback, uninstall; there are no nodes to wait for a pod."""
+    lines = [
+        line
+        for block in blocks()
+        if block.page == "docs/install.md" and block.language in {"", "bash"}
+        for line in block.text.replace("\\\n", " ").splitlines()
+        if line.startswith(("helm ", "kubectl ")) and not NEEDS_MORE.search(line)
+    ]
+    assert len(lines) >= 12
+    try:
+        for line in lines:
+            installer.shell(line)
+    finally:
+        for name in ("ddpjob-key", "ddpjob-key-2"):
+            apiserver.answer("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/{name}")
+        remove(installer, apiserver)
 
 
 @pytest.fixture(scope="module")

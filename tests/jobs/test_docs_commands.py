@@ -1,7 +1,7 @@
 """The commands in the shell blocks of README and documentation, executed as they stand.
 
-What needs a cluster, or torch, is left to the other tiers; tests/test_docs_blocks.py compares every
-command with the options that exist. The pages of the examples are run by tests/examples.
+tests/cluster executes those for a cluster, tests/examples those of the examples. What needs torch is
+left to other tiers; tests/test_docs_blocks.py compares every command with the options that exist.
 """
 
 from __future__ import annotations
