@@ -11,6 +11,7 @@
 # TAG            v and the version in pyproject.toml
 # IMAGE_PREFIX   of the images' names, such as registry.example.com/ml/ddpjob
 # ARCHITECTURES  "amd64 arm64"; ARCHITECTURE is that of this machine
+# INSECURE       1 for a registry without TLS, such as one on this machine
 # CHARTS         where charts lie, such as oci://registry.example.com/ml/charts
 # Sign in before: docker login, helm registry login.
 set -euo pipefail
@@ -47,8 +48,8 @@ join() {
     image=$IMAGE_PREFIX/$name:$VERSION parts=()
     for architecture in ${ARCHITECTURES:-amd64 arm64}; do parts+=("$image-$architecture"); done
     docker manifest rm "$image" >/dev/null 2>&1 || true # of a run before
-    docker manifest create "$image" "${parts[@]}" >/dev/null
-    digest=$(docker manifest push --purge "$image" | grep -o 'sha256:[0-9a-f]\{64\}' | tail -n 1)
+    docker manifest create ${INSECURE:+--insecure} "$image" "${parts[@]}" >/dev/null
+    digest=$(docker manifest push ${INSECURE:+--insecure} --purge "$image" | grep -o 'sha256:[0-9a-f]\{64\}' | tail -n 1)
     echo "$IMAGE_PREFIX/$name@$digest" | tee -a "$DIGESTS"
   done
 }
