@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from ddpjob_operator.cli.common import ExitCode
+from ddpjob_protocol.keys.credentials import JobKey
 from e2e.conftest import Images
 from e2e.jobs import Endless, endless
 from e2e.kubectl import Kubectl, Object
+from support import strangers
+from support.key_traces import keys_from, keys_in, keys_of
 from support.stories import happening, stories
+from support.strangers import CONNECTIVITY, SERVICE, Answers
 
 
-def seen_by_a_user(job: Endless, images: Images) -> None:
+class Setting(NamedTuple):
+    """What the scenes of a story need besides the job."""
+
+    images: Images
+    operator: Kubectl
+    elsewhere: Kubectl  # another namespace
+
+
+Scene = Callable[[Endless, Setting], None]
+
+
+def seen_by_a_user(job: Endless, setting: Setting) -> None:
     job.kubectl.until(lambda: job.status["ready"] == "2/2", "the kubelet's word that they run")
     head, row = job.kubectl("get", "ddp").splitlines()
     assert head.split() == ["NAME", "STATE", "READY", "WORLD", "PROGRESS", "RESTARTS", "AGE"]
@@ -27,16 +44,52 @@ def seen_by_a_user(job: Endless, images: Images) -> None:
     job.kubectl("wait", "--for=condition=Running", "ddp/probe", "--timeout=60s")
 
 
-def applied_twice_changes_nothing(job: Endless, images: Images) -> None:
+def applied_twice_changes_nothing(job: Endless, setting: Setting) -> None:
     before, uids = job.object["metadata"]["generation"], job.uids()
-    printed = job.kubectl.apply(endless(images.digits, "probe", replicas=2, maxReplicas=4))
+    printed = job.kubectl.apply(endless(setting.images.digits, "probe", replicas=2, maxReplicas=4))
     assert "unchanged" in printed
     assert (job.object["metadata"]["generation"], job.uids()) == (before, uids)
 
 
-def refuses_a_pod_without_a_key(job: Endless, images: Images) -> None:
-    """Neither the operator's door nor the agents' opens to it."""
-    told_before = job.causes()
+def shows_a_viewer_no_key(job: Endless, setting: Setting) -> None:
+    """The role `view` reads all but Secrets; neither that nor the operator's log has a key."""
+    kubectl, viewer = job.kubectl, "--as=vera"
+    for role in ("view", "ddpjob-viewer"):
+        kubectl("create", "rolebinding", role, f"--clusterrole={role}", "--user=vera")
+    kinds = ("ddpjobs,pods,services,endpointslices,configmaps,events,serviceaccounts,"
+             "networkpolicies,persistentvolumeclaims,endpoints")  # fmt: skip
+    seen: list[str] = []
+
+    def reads_pods() -> bool:
+        seen.append(kubectl.attempt(viewer, "get", kinds, "--output=json").stdout)
+        return '"kind": "Pod"' in seen[-1]
+
+    kubectl.until(reads_pods, "the API server knows the role")
+    logs = [kubectl(viewer, "logs", name, "--all-containers") for name in job.uids()]
+    assert "Forbidden" in kubectl.attempt(viewer, "get", "secrets").stderr
+    selector = "--selector=app.kubernetes.io/name=ddpjob-operator"
+    shown = "\n".join([*seen, *logs, setting.operator("logs", selector, "--tail=-1")])
+    keys = keys_in_use(job, setting.operator)
+    assert "ddpjob.rendezvous listening" in shown
+    assert keys_in(shown, keys) == set()
+    assert keys_from(shown, keys, [job.object["metadata"]["uid"]]) == set()
+
+
+def keys_in_use(job: Endless, operator: Kubectl) -> dict[str, bytes]:
+    """Return the keys of the job, as the administrator reads them, and that of the operator."""
+    secrets = job.kubectl.get("secrets", labelSelector=f"ddpjob.io/job={job.name}")
+    texts = [base64.b64decode(each["data"]["keys"]).decode() for each in secrets]
+    [of_job] = [JobKey.parse(each) for each in texts if '"job"' in each]
+    keys = keys_of(of_job, job.workers())
+    for name in job.workers():
+        assert any(keys[name].hex() in each for each in texts)
+    [content] = operator.get("secrets", "ddpjob-operator-key")["data"].values()
+    return {**keys, "the operator's key": base64.b64decode(content).strip()}
+
+
+def refuses_a_pod_without_a_key(job: Endless, setting: Setting) -> None:
+    """Neither the operator's interface nor the agents' opens to it, nor any port to a stranger."""
+    images, told_before = setting.images, job.causes()
     service = f"probe-rendezvous.{job.kubectl.namespace}.svc:29400"
     url = f"http://{service}/report"
     impostor = {
@@ -53,15 +106,40 @@ def refuses_a_pod_without_a_key(job: Endless, images: Images) -> None:
         pod("curious", images.digits, ["python3", "-c", INTRUDER, url, "a b c d"]),
         pod("impostor", images.agent, agent, impostor),
     )
+    expected = ports_of(job)
+    scan = ["python3", "-c", Path(strangers.__file__).read_text(), *expected]
+    setting.elsewhere.apply(pod("stranger", images.digits, scan))
     curious, impostor_pod = (ended(job.kubectl, name) for name in ("curious", "impostor"))
     assert curious["exitCode"] == 0
     told = job.kubectl("logs", "curious")
     assert told == "403 X-DDPJob-Proof has no proof of the job's key\n"
     assert impostor_pod["exitCode"] == REFUSED
+    assert ended(setting.elsewhere, "stranger")["exitCode"] == 0
+    found = json.loads(setting.elsewhere("logs", "stranger"))
+    # A network plugin that enforces policies lets nothing pass.
+    assert [Answers(*each) for each in found] in ([*expected.values()], [Answers()] * len(found))
     assert job.causes() == told_before
 
 
-def scaled_up_and_down(job: Endless, images: Images) -> None:
+def ports_of(job: Endless) -> dict[str, Answers]:
+    """Return the ports on which the job's pods listen on their network, with what each answers."""
+    found: dict[str, Answers] = {}
+    for name, each in job.kubectl.pods(f"ddpjob.io/job={job.name}").items():
+        table = job.kubectl("exec", name, "--", "cat", "/proc/net/tcp", "/proc/net/tcp6")
+        rows = [line.split()[1:4] for line in table.splitlines() if ":" in line]
+        listening = [local.split(":") for local, _, state in rows if state == LISTENING]
+        ports = {int(port, 16) for address, port in listening if address != LOOPBACK}
+        assert len(ports) == 1, f"{name} has a port that SECURITY.md does not have: {ports}"
+        answers = (
+            SERVICE
+            if each["metadata"]["labels"]["ddpjob.io/role"] == "rendezvous"
+            else CONNECTIVITY
+        )
+        found |= {f"{each['status']['podIP']}:{port}": answers for port in ports}
+    return found
+
+
+def scaled_up_and_down(job: Endless, setting: Setting) -> None:
     told, restarts, uids = job.causes(), job.status["restarts"], job.uids()
     job.kubectl("scale", "ddp/probe", "--replicas=3")
     job.until_world(3)
@@ -73,7 +151,7 @@ def scaled_up_and_down(job: Endless, images: Images) -> None:
     assert job.status["restarts"] == restarts
 
 
-def scaled_to_nothing_and_back(job: Endless, images: Images) -> None:
+def scaled_to_nothing_and_back(job: Endless, setting: Setting) -> None:
     told = job.causes()
     job.kubectl("scale", "ddp/probe", "--replicas=0")
     job.kubectl("wait", "--for=condition=Suspended", "ddp/probe", "--timeout=180s")
@@ -83,7 +161,7 @@ def scaled_to_nothing_and_back(job: Endless, images: Images) -> None:
     job.until_causes([*told, "Suspended", "Resumed", "Started"])
 
 
-def deleted_leaves_nothing(job: Endless, images: Images) -> None:
+def deleted_leaves_nothing(job: Endless, setting: Setting) -> None:
     job.kubectl("delete", "ddp", "probe", "--timeout=180s")
     job.kubectl.until(lambda: not _left(job, "pods") + _left(job, "services"), "nothing left")
 
@@ -93,10 +171,10 @@ def _left(job: Endless, kind: str) -> list[Object]:
     return found
 
 
-@pytest.mark.usefixtures("others")
 @stories(
     (
         seen_by_a_user,
+        shows_a_viewer_no_key,
         applied_twice_changes_nothing,
         refuses_a_pod_without_a_key,
         scaled_up_and_down,
@@ -107,17 +185,20 @@ def _left(job: Endless, kind: str) -> list[Object]:
 def test_a_job_that_runs(
     kubectl: Kubectl,
     images: Images,
+    operator: Kubectl,
+    others: Others,
     subtests: pytest.Subtests,
-    story: Sequence[Callable[[Endless, Images], None]],
+    story: Sequence[Scene],
 ) -> None:
     kubectl.apply(endless(images.digits, "probe", replicas=2, maxReplicas=4))
     job = Endless(kubectl, "probe")
     job.until_world(2)
     job.until_causes(["Started"])
     assert job.status["restarts"]["total"] == 0
+    setting = Setting(images, operator, others.elsewhere)
     for action in story:
         with happening(subtests, action):
-            action(job, images)
+            action(job, setting)
 
 
 class Others(NamedTuple):
@@ -194,6 +275,7 @@ except urllib.error.HTTPError as error:
 
 
 REFUSED = 4  # docs/exit-codes.md
+LISTENING, LOOPBACK = "0A", "0100007F"  # as /proc/net/tcp has them
 
 
 def pod(name: str, image: str, command: list[str], env: dict[str, str] | None = None) -> Object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from typing import TYPE_CHECKING
 
@@ -90,10 +89,14 @@ async def until_closed(job: Job) -> None:
     """Wait until the service accepts no connection."""
 
     async def look() -> None:
-        with contextlib.suppress(ConnectionRefusedError):
+        try:
             _, writer = await asyncio.open_connection("127.0.0.1", job.service.port)
             writer.close()
-            raise ServiceUnavailableError("it accepts connections")
+        except ConnectionRefusedError:
+            return
+        except ConnectionResetError:
+            pass  # it closes the port at this moment
+        raise ServiceUnavailableError("it accepts connections")
 
     await until(look)
 

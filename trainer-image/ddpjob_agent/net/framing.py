@@ -158,11 +158,20 @@ async def connect(
     # Not wait_for: before Python 3.12 it may swallow a cancellation.
     try:
         await asyncio.wait({task}, timeout=timeout)
+    except asyncio.CancelledError:
+        task.add_done_callback(_close)
+        raise
     finally:
         task.cancel()
     if not task.done():
         raise FramingError(f"no answer within {timeout:.0f} s")
     return task.result()
+
+
+def _close(task: asyncio.Task[Connection]) -> None:
+    """Close a connection that nobody waits for any more."""
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
 
 
 async def _connect(host: str, port: int, credential: Credential) -> Connection:
