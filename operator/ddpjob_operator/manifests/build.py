@@ -34,6 +34,7 @@ from ddpjob_operator.manifests.pieces import (
     as_mapping,
     grace_seconds,
     longest_grace_seconds,
+    probes,
     small_resources,
     texts,
     tolerate_unreachable,
@@ -126,18 +127,7 @@ def build_rendezvous(
             {"name": ENV_MEMORY_BYTES, "valueFrom": MEMORY_LIMIT},
         ],
         "ports": [{"name": "rendezvous", "containerPort": constants.SERVICE_PORT}],
-        "readinessProbe": {
-            "httpGet": {"path": "/healthz", "port": "rendezvous"},
-            "periodSeconds": 2,
-            "timeoutSeconds": 5,
-        },
-        # A process that does not answer for half a minute is restarted.
-        "livenessProbe": {
-            "httpGet": {"path": "/healthz", "port": "rendezvous"},
-            "periodSeconds": 5,
-            "timeoutSeconds": 5,
-            "failureThreshold": 6,
-        },
+        **probes("rendezvous", OWN_GRACE_SECONDS),
         "resources": {
             **small_resources("64Mi", cpu="1", memory="256Mi"),
             **job.spec.rendezvous.resources.to_json(),

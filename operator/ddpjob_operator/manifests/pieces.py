@@ -12,6 +12,7 @@ from ddpjob_protocol.environment import GRACE_SECONDS
 
 Manifest = dict[str, Any]
 
+STARTUP_SECONDS = 180  # of a service, until its first answer
 UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -68,3 +69,22 @@ def as_list(value: object) -> list[Any]:
 def as_mapping(value: object) -> dict[str, Any]:
     """Return a mapping, or an empty one for any other value."""
     return value if isinstance(value, dict) else {}
+
+
+def probes(port: str, grace_seconds: int) -> Manifest:
+    """Return the probes of a service that answers /healthz on a named port.
+
+    On a starved node Python takes longer to start than the service may be silent later. If it is silent
+    for half a minute, it is restarted after this grace, not after that of its pod.
+    """
+    ask = {"httpGet": {"path": "/healthz", "port": port}, "timeoutSeconds": 5}
+    return {
+        "startupProbe": {**ask, "periodSeconds": 1, "failureThreshold": STARTUP_SECONDS},
+        "readinessProbe": {**ask, "periodSeconds": 2},
+        "livenessProbe": {
+            **ask,
+            "periodSeconds": 5,
+            "failureThreshold": 6,
+            "terminationGracePeriodSeconds": grace_seconds,
+        },
+    }

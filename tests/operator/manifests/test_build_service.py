@@ -184,6 +184,14 @@ def test_a_rendezvous_process_that_does_not_answer_is_restarted() -> None:
     probe = trainer(rendezvous_manifest(), "rendezvous")["livenessProbe"]
     assert probe["httpGet"] == {"path": "/healthz", "port": "rendezvous"}
     assert probe["periodSeconds"] * probe["failureThreshold"] == 30
+    assert probe["terminationGracePeriodSeconds"] == 5, "the pod's own is that of the workers"
+
+
+def test_a_rendezvous_process_that_starts_slowly_is_not_restarted() -> None:
+    """Until the first answer, Kubernetes asks for neither life nor readiness."""
+    probe = trainer(rendezvous_manifest(), "rendezvous")["startupProbe"]
+    assert probe["httpGet"] == {"path": "/healthz", "port": "rendezvous"}
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 180
 
 
 def test_rendezvous_pod_runs_where_its_image_does() -> None:

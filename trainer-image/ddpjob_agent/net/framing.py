@@ -169,7 +169,7 @@ async def connect(
 
 
 def _close(task: asyncio.Task[Connection]) -> None:
-    """Close a connection that nobody waits for any more."""
+    """Close a connection whose opener was cancelled."""
     if not task.cancelled() and task.exception() is None:
         task.result().close()
 
