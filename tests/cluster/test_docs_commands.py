@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from cluster.jobs import Jobs
-from cluster.test_commands import COMPLETE, Shell, named
+from cluster.test_commands import COMPLETE, PATIENCE_SECONDS, Shell, named
 from support.pages import ROOT, blocks, shell_lines
 
 OF_A_CLUSTER = {"apply", "wait"}
@@ -39,7 +39,9 @@ def prepare(ddpjob: Shell) -> None:
     (ddpjob.folder / "first.yaml").write_text(first)
     (ddpjob.folder / "examples").symlink_to(ROOT / "examples")
     shutil.copy(PYTORCHJOB, ddpjob.folder / "pytorchjob.yaml")
-    (ddpjob.folder / "ddpjob.yaml").write_text(ddpjob("convert", "pytorchjob.yaml"))
+    with ddpjob.start("convert", "pytorchjob.yaml") as process:
+        converted, _ = process.communicate("", PATIENCE_SECONDS)
+    (ddpjob.folder / "ddpjob.yaml").write_text(converted)
 
 
 def names_in(ddpjob: Shell, file: str) -> list[str]:
