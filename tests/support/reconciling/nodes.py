@@ -163,11 +163,11 @@ class Nodes:
         """Read the pod's Secret, as its node does; return whether the pod has it."""
         if uid_of(pod) in self.keys:
             return True
-        [name] = (
-            volume["secret"]["secretName"]
-            for volume in pod["spec"]["volumes"]
-            if "secret" in volume
-        )
+        volumes = pod["spec"].get("volumes", ())
+        names = [each["secret"]["secretName"] for each in volumes if "secret" in each]
+        if not names:
+            return False  # of somebody else
+        [name] = names
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/secrets/{name}"
         try:
             secret = await self._kube.send(Request("GET", path))
