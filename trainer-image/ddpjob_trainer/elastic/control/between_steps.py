@@ -33,8 +33,10 @@ class BetweenSteps:
 
 
 def _collectives() -> int | None:
-    """Return the number of collectives of the default group; None if torch does not count them."""
+    """Return the number of collectives of the default group; None if it does not count them."""
     if not distributed.is_initialized():
         return None
-    count = getattr(distributed.group.WORLD, "_get_sequence_number_for_group", None)
-    return None if count is None else int(count())
+    try:
+        return int(distributed.group.WORLD._get_sequence_number_for_group())  # type: ignore[union-attr] # noqa: SLF001
+    except (AttributeError, RuntimeError):  # another torch; a backend without numbers
+        return None
