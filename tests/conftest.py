@@ -20,7 +20,7 @@ import time
 import tomllib
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import hypothesis
@@ -77,6 +77,14 @@ hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True)
+def keep_recursion_limit() -> Iterator[None]:
+    """Undo what a client of Kubernetes changes for its process: other tests need the usual limit."""
+    limit = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(limit)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
