@@ -166,7 +166,7 @@ class Nodes:
         volumes = pod["spec"].get("volumes", ())
         names = [each["secret"]["secretName"] for each in volumes if "secret" in each]
         if not names:
-            return False  # of somebody else
+            return False  # not a pod of a job
         [name] = names
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/secrets/{name}"
         try:
