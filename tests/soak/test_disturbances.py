@@ -182,7 +182,7 @@ def last_step(job: Endless) -> int:
 
 
 def replaced_once(causes: Counter[str]) -> None:
-    """Of all that was told, one worker went and one came."""
+    """The events name one replacement: one worker joined, and one left or was lost."""
     assert causes["WorkerReplaced"] == 1, causes
     assert causes["WorkerJoined"] == 1, causes
     assert causes["WorkerLeft"] + causes["WorkerLost"] == 1, causes

@@ -86,6 +86,11 @@ class Fields:
         data, self._data = self._data, {}
         return data
 
+    def rest_with_maps(self, *keys: str) -> Object:
+        """Return all fields that are left and remove them; these are mappings, omitted if empty."""
+        maps = {key: self.child(key).rest() for key in keys}
+        return {**{key: values for key, values in maps.items() if values}, **self.rest()}
+
     def close(self) -> None:
         """Record all fields that are left."""
         for key in sorted(self._data):

@@ -59,10 +59,8 @@ def read_container(container: Fields) -> Object:
 
 
 def take_resources(container: Fields, key: str) -> Object:
-    """Return the resources of a container and remove them; limits and requests are mappings."""
-    resources = container.child(key)
-    amounts = {each: resources.child(each).rest() for each in ("limits", "requests")}
-    return {**{each: value for each, value in amounts.items() if value}, **resources.rest()}
+    """Return the resources of a container and remove them."""
+    return container.child(key).rest_with_maps("limits", "requests")
 
 
 READERS: dict[str, Callable[[Fields, str], Any]] = {

@@ -77,7 +77,8 @@ def _add_metadata(holder: Fields, metadata: Object) -> None:
 
 def _read_pod(pod: Fields, template: Object, found: Object, runtime: str) -> Object:
     """Return one pod template as a patch; variables of the trainer go to `found`."""
-    metadata, own = _read_metadata(pod.child("metadata")), pod.child("spec")
+    metadata = pod.child("metadata").rest_with_maps("labels", "annotations")
+    own = pod.child("spec")
     spec: Object = {}
     for key in ("initContainers", "containers"):
         known = [each["name"] for each in template.get("spec", {}).get(key, ())]
@@ -95,11 +96,6 @@ def _read_pod(pod: Fields, template: Object, found: Object, runtime: str) -> Obj
     spec |= own.rest()
     pod.close()
     return {**({"metadata": metadata} if metadata else {}), **({"spec": spec} if spec else {})}
-
-
-def _read_metadata(metadata: Fields) -> Object:
-    maps = {key: metadata.child(key).rest() for key in ("labels", "annotations")}
-    return {**{key: values for key, values in maps.items() if values}, **metadata.rest()}
 
 
 def _read_trainer(container: Fields, found: Object) -> None:

@@ -115,10 +115,14 @@ async def serve_client(
     try:
         await client.serve()
     except (ProtocolError, OSError) as error:
-        log.info("c10d client dropped: %s", str(error) or type(error).__name__)
+        _log_dropped(error)
     finally:
         writer.close()
         await client.end_wait()
+
+
+def _log_dropped(error: Exception) -> None:
+    log.info("c10d client dropped: %s", str(error) or type(error).__name__)
 
 
 class _Client:
@@ -166,7 +170,7 @@ class _Client:
         try:
             self._writer.write(await self._backend.execute(request))
         except (ProtocolError, OSError) as error:
-            log.info("c10d client dropped: %s", str(error) or type(error).__name__)
+            _log_dropped(error)
             self._writer.close()
         except Exception:
             self._writer.close()

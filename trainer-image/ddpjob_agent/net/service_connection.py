@@ -40,7 +40,6 @@ ATTEMPT_SECONDS = (2.0, 10.0)
 # Time in which a wrong key is retried: the address may have belonged to another job before.
 STRANGER_SECONDS = 10.0
 
-
 log = logging.getLogger("ddpjob.link")
 
 
@@ -145,8 +144,7 @@ class ServiceConnection:
         self._connection = connection
         self.store.on_connect(connection)
         loop, orders = asyncio.get_running_loop(), RunOrders()
-        tasks: list[asyncio.Future[None]] = []
-        tasks.append(asyncio.ensure_future(self._send_heartbeats(connection)))
+        tasks = [asyncio.ensure_future(self._send_heartbeats(connection))]
         silence = loop.call_later(SILENCE_SECONDS, self._abort, connection)
         try:
             while True:
@@ -184,7 +182,7 @@ class ServiceConnection:
         connection: Connection,
         orders: RunOrders,
         message: Message,
-        tasks: list[asyncio.Future[None]],
+        tasks: list[asyncio.Task[None]],
     ) -> None:
         kind = message["type"]
         if kind == "refused":

@@ -21,6 +21,12 @@ from ddpjob_operator.api.problem import Path, Problem
 MAX_VALUES = 100_000  # an API server takes objects of 1.5 MB
 MAX_BITS = 1024  # of an integer; Python writes no text of a much longer one
 MAX_SHOWN = 40  # letters of a value
+TOO_DEEP = "the file is nested too deeply"
+TOO_MANY = (
+    f"there are more than {MAX_VALUES} values, each alias (*name) counted as all that it stands for; "
+    "shorten the file"
+)
+LOOP = "an alias (*name) stands inside of what it stands for; remove it"
 TAG = "tag:yaml.org,2002:"
 TYPES = {
     "null": "null",
@@ -124,14 +130,6 @@ def _measure(node: yaml.Node, known: dict[int, _Extent | None]) -> _Extent:
         raise InvalidTextError(Fault(TOO_MANY, line=line))
     known[id(node)] = extent
     return extent
-
-
-TOO_DEEP = "the file is nested too deeply"
-TOO_MANY = (
-    f"there are more than {MAX_VALUES} values, each alias (*name) counted as all that it stands for; "
-    "shorten the file"
-)
-LOOP = "an alias (*name) stands inside of what it stands for; remove it"
 
 
 def _children(node: yaml.Node) -> list[yaml.Node]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +23,6 @@ from ddpjob_operator.cli.jobs.access import (
     RejectedError,
     connect,
 )
-
-NOT_FOUND = 404
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
@@ -133,15 +132,17 @@ def delete(
     if names or selector or not found:
         chosen += [(own, name) for name in jobs_api.select_names(cluster, names, selector)]
     deadline = time.monotonic() + timeout
-    for cluster.namespace, name in chosen:
+    for there, name in chosen:
+        cluster.namespace = there
         try:
             jobs_api.delete(cluster, name)
         except RejectedError as error:
-            if error.status != NOT_FOUND or not ignore_not_found:
+            if error.status != HTTPStatus.NOT_FOUND or not ignore_not_found:
                 raise
             continue
         _report(name, "deleted", quiet=quiet)
-    for cluster.namespace, name in chosen if wait else ():
+    for there, name in chosen if wait else ():
+        cluster.namespace = there
         wait_until_gone(cluster, name, deadline)
 
 

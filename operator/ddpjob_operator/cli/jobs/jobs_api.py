@@ -10,9 +10,9 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -226,42 +226,16 @@ def _bare_names(given: list[str] | None) -> list[str]:
     return [_bare_name(each) for each in given or ()]
 
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        help="Name of a job.",
-        show_default=False,
-        autocompletion=complete_names,
-        callback=_bare_name,
-    ),
-]
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Names of jobs.",
-        show_default=False,
-        autocompletion=complete_names,
-        callback=_bare_names,
-    ),
-]
-OptionalNames = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Jobs; all by default.",
-        show_default=False,
-        autocompletion=complete_names,
-        callback=_bare_names,
-    ),
-]
-OptionalName = Annotated[
-    str,
-    typer.Argument(
-        help="A job; all by default.",
-        show_default=False,
-        autocompletion=complete_names,
-        callback=_bare_name,
-    ),
-]
+def _argument(text: str, bare: Callable[..., object]) -> Any:
+    return typer.Argument(
+        help=text, show_default=False, autocompletion=complete_names, callback=bare
+    )
+
+
+Name = Annotated[str, _argument("Name of a job.", _bare_name)]
+Names = Annotated[list[str] | None, _argument("Names of jobs.", _bare_names)]
+OptionalNames = Annotated[list[str] | None, _argument("Jobs; all by default.", _bare_names)]
+OptionalName = Annotated[str, _argument("A job; all by default.", _bare_name)]
 Selector = Annotated[
     str,
     typer.Option(
